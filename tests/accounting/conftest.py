@@ -7,8 +7,11 @@ import pytest
 from tacita import accounting as acc
 from tacita import convex, error_feedback, federated
 from tacita.correlated import CorrelatedEvent
+from tacita.error_feedback import InterleavedEvent
 from tacita.hardened import DiscreteGaussianEvent
 from tacita.linear import SecondMomentEvent
+from tacita.second_order import AboveThresholdEvent
+from tacita.tables.selection_events import ComposedEvent, RepeatAndSelectEvent, WorstOfEvent
 
 
 class Events:
@@ -136,20 +139,20 @@ class Events:
             DiscreteGaussianEvent(relation=relation, inner=cls.poisson(0.02, 3.0)),
             acc.HardenedEvent(relation=relation, inner=cls.full(1.5), noise="rounded", sums="alone"),
             acc.StableCountsEvent(relation=relation, failure_probability=1e-7, **blocks),
-            acc.RepeatAndSelectEvent(
+            RepeatAndSelectEvent(
                 relation=relation, inner=cls.poisson(0.02, 1.1), inner_queries=50, mean=5.0, shape=math.inf
             ),
             acc.ConditionalEvent(relation=relation, inner=cls.full(2.0), condition_text="every loss is 1-smooth"),
             acc.AssumingEvent(relation=relation, inner=cls.full(2.0), assumption_text="code keeps nothing"),
-            acc.ComposedEvent(relation=relation, parts=(cls.poisson(0.02, 1.1), cls.full(5.0)), part_queries=(50, 1)),
-            acc.WorstOfEvent(relation=relation, parts=(cls.poisson(0.02, 1.1), cls.full(5.0)), part_queries=(50, 1)),
+            ComposedEvent(relation=relation, parts=(cls.poisson(0.02, 1.1), cls.full(5.0)), part_queries=(50, 1)),
+            WorstOfEvent(relation=relation, parts=(cls.poisson(0.02, 1.1), cls.full(5.0)), part_queries=(50, 1)),
             acc.CoupledEvent(relation=relation, inner=cls.poisson(0.02, 1.1), failure_probability=1e-9),
             cls.hidden(),
             cls.hidden_anyhow(),
             cls.bounded(),
             cls.bounded_in_epochs(),
             error_feedback.FirstDrawEvent(relation=relation, inner=cls.hidden()),
-            acc.InterleavedEvent(relation=relation, inner=cls.hidden(), between=cls.poisson(0.02, 50.0), every=5),
+            InterleavedEvent(relation=relation, inner=cls.hidden(), between=cls.poisson(0.02, 50.0), every=5),
             acc.RefutedClaimEvent(
                 relation=relation, inner=cls.hidden(), claim="a paper", claimed_epsilon=2.0, claimed_delta=1e-5
             ),
@@ -163,7 +166,7 @@ class Events:
                 divisor=2.0,
                 noise_std=4.0,
             ),
-            acc.AboveThresholdEvent(relation=relation, sensitivity=0.1, threshold_scale=0.4, query_scale=0.8),
+            AboveThresholdEvent(relation=relation, sensitivity=0.1, threshold_scale=0.4, query_scale=0.8),
         ]
 
 

@@ -15,6 +15,7 @@ from tacita.accounting._profile_pairs import WorstPair, symmetric_law
 from tacita.accounting._profiles import profile
 from tacita.accounting._tilted import composed
 from tacita.accounting._window import Window
+from tacita.tables.selection_events import WorstOfEvent
 from tests.accounting.library_pld import library_pld
 
 EPSILONS = np.array([0.0, 1e-3, 0.05, 0.3, 1.0, 2.0, 3.5])
@@ -102,7 +103,7 @@ def test_the_worst_of_two_is_composed_as_a_pair(events):
     """A Gaussian session beside a sampled one; twice of it is above twice of each."""
     loud, quiet = events.poisson(0.02, 1.0), events.full(2.0)
     parts = (loud.guarantee(150).pairs(), quiet.guarantee(1).pairs())
-    worst = acc.WorstOfEvent(relation="add_or_remove_one", parts=(loud, quiet), part_queries=(150, 1))
+    worst = WorstOfEvent(relation="add_or_remove_one", parts=(loud, quiet), part_queries=(150, 1))
     assert worst.guarantee(2).pairs() == ((WorstPair(parts), 2),)
     twice = acc.epsilon([acc.Spend(worst, 2)], 1e-6).epsilon
     each = [acc.epsilon([acc.Spend(loud, 300)], 1e-6).epsilon, acc.epsilon([acc.Spend(quiet, 2)], 1e-6).epsilon]

@@ -9,6 +9,7 @@ import torch
 import tacita
 from tacita import accounting as acc
 from tacita import error_feedback
+from tacita.error_feedback import InterleavedEvent
 from tacita.errors import BudgetExceededError, ResumeError, UnsupportedEventError
 from tacita.runs.checkpoint import TrainingState
 from tacita.runs.folder import RunFolder
@@ -104,7 +105,7 @@ def test_residuals_are_asked_for_every_mth_query(make, problem):
     oracle = make(tacita.ReleasedFeedback(max_feedback_norm=0.5, max_residual_norm=2.0, every=3))
     asked = ["residual" in oracle.query(dict(model.named_parameters())).released for _ in range(7)]
     assert asked == [False, False, True, False, False, True, False]
-    assert isinstance(oracle.event, acc.InterleavedEvent)
+    assert isinstance(oracle.event, InterleavedEvent)
 
 
 @pytest.mark.parametrize("feedback", [PRIVATE, BOUNDED], ids=repr)

@@ -5,9 +5,11 @@ import math
 import pytest
 
 from tacita import accounting as acc
+from tacita.error_feedback import InterleavedEvent
 from tacita.errors import LedgerError
 from tacita.hardened import RoundedGaussian
 from tacita.mechanisms.paid_noise import check_gaussian_noise
+from tacita.tables.selection_events import ComposedEvent
 
 RELATION = "add_or_remove_one"
 
@@ -27,7 +29,7 @@ def around(event):
 
 
 def taking_turns(*noise_std):
-    return acc.InterleavedEvent(relation=RELATION, inner=sums(*noise_std), between=sums(noise_std[0]), every=2)
+    return InterleavedEvent(relation=RELATION, inner=sums(*noise_std), between=sums(noise_std[0]), every=2)
 
 
 ENOUGH = [
@@ -37,7 +39,7 @@ ENOUGH = [
     (sums(2.0, 0.0), {"a": 2.0}),  # a block of the event that is counted without noise
     (around(sums(2.0)), {"all": 2.0}),
     (taking_turns(3.0, 2.0), {"a": 3.0, "b": 2.0}),
-    (acc.ComposedEvent(relation=RELATION, parts=(sums(2.0), sums(3.0)), part_queries=(1, 1)), {"all": 3.0}),
+    (ComposedEvent(relation=RELATION, parts=(sums(2.0), sums(3.0)), part_queries=(1, 1)), {"all": 3.0}),
 ]
 
 

@@ -23,13 +23,13 @@ from tacita.accounting import (
 from tacita.accounting._line_pairs import MixturePair
 from tacita.accounting.events import event, gaussian_sums, guarantee, pure, wrapped
 from tacita.accounting.events.counts import StableCountsEvent
-from tacita.accounting.events.wrapped import RepeatAndSelectEvent
 from tacita.accounting.plain_data import PlainData
 from tacita.ledger import sections, text_lines
 from tacita.ledger.ledger import Ledger
 from tacita.ledger.registry import SessionRegistry
 from tacita.ledger.statement import Statement
 from tacita.ledger.statement import statement as make_statement
+from tacita.tables.selection_events import RepeatAndSelectEvent
 from tests.planted.plant import bug, put, reform, swap
 
 GAUSSIAN = "tests/accounting/events/test_gaussian_sums.py::"

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from tacita.accounting import RELATIONS, SampledEvent
-from tacita.accounting.events import composed, participations
+from tacita.accounting.events import participations
 from tacita.clipped_sgd import noise
 from tacita.error_feedback import (
     FeedbackSum,
@@ -16,6 +16,7 @@ from tacita.error_feedback import (
     bounded_residuals,
     error,
     hidden_errors,
+    interleaved,
     proved_events,
 )
 from tacita.ledger import Ledger
@@ -139,13 +140,13 @@ def injected_in_every_query():
 @bug(caught_by=[COMPOSED + "test_turns_compose_both_events"])
 def turns_charged_as_the_cheaper():
     """Of queries that take turns all are charged as the cheaper kind."""
-    put(composed.InterleavedEvent, "_parts", lambda self, queries: iter([(self.between, queries)]))
+    put(interleaved.InterleavedEvent, "_parts", lambda self, queries: iter([(self.between, queries)]))
 
 
 @bug(46, caught_by=[COMPOSED + "test_turns_say_all_that_either_kind_must_say"])
 def turns_say_half():
     """Of queries that take turns only one kind's condition is told."""
-    put(composed, "all_said", lambda words: next(filter(None, words), None))
+    put(interleaved, "all_said", lambda words: next(filter(None, words), None))
 
 
 @bug(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tacita.accounting import ComposedEvent, RepeatAndSelectEvent, WorstOfEvent, _profile_pairs
+from tacita.accounting import _profile_pairs
 from tacita.ledger import Session
 from tacita.random import Key, Randomness
 from tacita.runs.folder import RunFolder
@@ -26,6 +26,7 @@ from tacita.tables import (
 from tacita.tables import (
     selection_text as statement_text,
 )
+from tacita.tables.selection_events import ComposedEvent, RepeatAndSelectEvent, WorstOfEvent
 from tacita.tables.settings import TableSettings
 from tacita.tables.working_folder import WorkingFolder
 from tests.planted.plant import bug, put, reform, swap

@@ -1,6 +1,7 @@
 """Bugs of the unclipped sum, of couplings, and of the private choice of a stationary point."""
 
-from tacita.accounting import AboveThresholdEvent, ConditionalEvent
+from tacita.accounting import ConditionalEvent
+from tacita.second_order import AboveThresholdEvent
 from tacita.second_order.above_threshold import AboveThreshold
 from tacita_reproductions import noisy_sgd_noise
 from tests.planted.plant import bug, put, reform, swap

@@ -13,6 +13,7 @@ import tacita
 from tacita import accounting as acc
 from tacita._stream import Noise
 from tacita.errors import BudgetExceededError, LedgerError, ResumeError, UnsupportedModuleError
+from tacita.second_order import AboveThresholdEvent
 from tacita.second_order.above_threshold import AboveThreshold
 from tacita.second_order.threshold_answer import ThresholdAnswer
 from tests.around_mechanism import Spying
@@ -862,7 +863,7 @@ def test_answers_with_less_noise_than_is_paid_for_are_not_given(mechanism):
 def test_every_scale_of_the_noise_is_held_against_the_event(paid, enough):
     """Here the threshold has noise of scale 2, an answer of scale 4, and values a sensitivity of 1."""
     sensitivity, threshold_scale, query_scale = paid
-    event = acc.AboveThresholdEvent(
+    event = AboveThresholdEvent(
         relation="replace_one", sensitivity=sensitivity, threshold_scale=threshold_scale, query_scale=query_scale
     )
     answering = ThresholdAnswer(AboveThreshold(epsilon=1.0, sensitivity=1.0), 3.0)

@@ -11,10 +11,10 @@ import pytest
 
 import tacita
 import tacita.tables.sweep as sweep_module
-from tacita.accounting import RepeatAndSelectEvent
 from tacita.errors import ResumeError, TacitaError, UnsupportedModuleError
 from tacita.random import Randomness
 from tacita.tables import NumberOfRuns, TableSettings, check_run, sweep_table, train_table
+from tacita.tables.selection_events import RepeatAndSelectEvent
 from tests.conftest import CLASSIFICATION, RUN_FILES
 
 GRID = "mean_runs = 3\n[grid]\nlr = [0.1, 1.0]\nmax_grad_norm = [0.5, 2.0]\n"

@@ -4,7 +4,6 @@ from tacita.accounting.accountant import Bound, delta, epsilon
 from tacita.accounting.attack_accuracy import attack_accuracy
 from tacita.accounting.calibration import calibrate, least_max_batch_size
 from tacita.accounting.curve import PrivacyCurve, curve_accuracy, privacy_curve
-from tacita.accounting.events.composed import ComposedEvent, InterleavedEvent, WorstOfEvent
 from tacita.accounting.events.counts import (
     HistogramGaussianEvent,
     StableCountsEvent,
@@ -16,7 +15,7 @@ from tacita.accounting.events.gaussian_sums import GaussianSumEvent, NoisySumEve
 from tacita.accounting.events.guarantee import Guarantee
 from tacita.accounting.events.guarantee import gaussian as gaussian_guarantee
 from tacita.accounting.events.mixtures import MixtureOfGaussiansEvent
-from tacita.accounting.events.pure import AboveThresholdEvent, ApproximateDPEvent, LaplaceEvent, ZCDPEvent
+from tacita.accounting.events.pure import ApproximateDPEvent, LaplaceEvent, ZCDPEvent
 from tacita.accounting.events.sampled import Proof, SampledEvent
 from tacita.accounting.events.wrapped import (
     AssumingEvent,
@@ -24,7 +23,6 @@ from tacita.accounting.events.wrapped import (
     CoupledEvent,
     HardenedEvent,
     RefutedClaimEvent,
-    RepeatAndSelectEvent,
     hardening,
 )
 from tacita.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
@@ -46,11 +44,9 @@ from tacita.accounting.sampling_laws import (
 
 __all__ = [
     "RELATIONS",
-    "AboveThresholdEvent",
     "ApproximateDPEvent",
     "AssumingEvent",
     "Bound",
-    "ComposedEvent",
     "ConditionalEvent",
     "CoupledEvent",
     "CyclicLaw",
@@ -63,7 +59,6 @@ __all__ = [
     "Guarantee",
     "HardenedEvent",
     "HistogramGaussianEvent",
-    "InterleavedEvent",
     "LaplaceEvent",
     "MixtureOfGaussiansEvent",
     "NeighboringRelation",
@@ -76,14 +71,12 @@ __all__ = [
     "Proof",
     "RefutedClaimEvent",
     "RenyiFilter",
-    "RepeatAndSelectEvent",
     "SampledEvent",
     "SamplingLaw",
     "ShuffledEpochsLaw",
     "Spend",
     "StableCountsEvent",
     "TruncatedPoissonLaw",
-    "WorstOfEvent",
     "ZCDPEvent",
     "attack_accuracy",
     "calibrate",

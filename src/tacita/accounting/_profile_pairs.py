@@ -1,6 +1,6 @@
 r"""Symmetric pairs of a known privacy profile: a selection among runs, and the worst of several sessions.
 
-Place: _profiles -> [accounting._profile_pairs] -> composed_events, wrapped_events. The divergence of a symmetric pair
+Place: _profiles -> [accounting._profile_pairs] -> tables.selection_events. The divergence of a symmetric pair
 below g = 1 follows from that above, so an upper bound at points of a grid, joined by chords in g, is a pair that
 dominates. Proofs: docs/derivations/selection.md, "By privacy profiles".
 """

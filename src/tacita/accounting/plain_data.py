@@ -26,6 +26,7 @@ SYSTEMS = (
     "hardened",
     "linear",
     "second_order",
+    "tables.selection_events",
 )
 
 

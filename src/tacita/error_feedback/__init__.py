@@ -8,6 +8,7 @@ from tacita.error_feedback.bounded_residuals import BoundedResidualEvent
 from tacita.error_feedback.feedback import Feedback, FeedbackSum, as_feedback
 from tacita.error_feedback.first_draw import FirstDrawEvent
 from tacita.error_feedback.hidden_errors import HiddenErrorEvent
+from tacita.error_feedback.interleaved import InterleavedEvent
 from tacita.error_feedback.oracle import ErrorFeedbackOracle
 from tacita.error_feedback.private import HiddenErrorSum, PrivateFeedback
 from tacita.error_feedback.proved_events import feedback_table
@@ -23,6 +24,7 @@ __all__ = [
     "FirstDrawEvent",
     "HiddenErrorEvent",
     "HiddenErrorSum",
+    "InterleavedEvent",
     "PrivateFeedback",
     "ReleasedErrorSum",
     "ReleasedFeedback",

@@ -7,7 +7,6 @@ Proofs: docs/derivations/dicesgd.md.
 from tacita.accounting import (
     Event,
     GaussianSumEvent,
-    InterleavedEvent,
     NeighboringRelation,
     PoissonLaw,
     SamplingLaw,
@@ -18,6 +17,7 @@ from tacita.accounting.events.sampled import Cells, table_of
 from tacita.error_feedback.bounded_residuals import BoundedResidualEvent
 from tacita.error_feedback.first_draw import FirstDrawEvent
 from tacita.error_feedback.hidden_errors import AMPLIFIED, HiddenErrorEvent
+from tacita.error_feedback.interleaved import InterleavedEvent
 from tacita.errors import UnsupportedEventError
 
 

@@ -14,7 +14,7 @@ from tacita.accounting import attack_accuracy, curve_accuracy
 from tacita.accounting.accountant import Bound
 from tacita.accounting.events import Event, NoiseSettings
 from tacita.accounting.events.sampled import SampledEvent
-from tacita.accounting.events.wrapped import NOISES, RepeatAndSelectEvent, hardening
+from tacita.accounting.events.wrapped import NOISES, hardening
 from tacita.accounting.sampling_laws import FixedSizeLaw
 from tacita.ledger.hash_chain import Anchor, canonical
 from tacita.ledger.ledger import Ledger
@@ -282,7 +282,7 @@ def _main(ledger: Ledger) -> dict[str, Any]:
     if session is None:
         names = "sampler sample_rate planned_queries queries_made noise_multiplier noise_std max_grad_norm"
         return dict.fromkeys(names.split())
-    event, chosen = _innermost(session.event), isinstance(session.event, RepeatAndSelectEvent)
+    event, chosen = _innermost(session.event), session.event.selects
     noise = _noise(session.event)
     return {
         "sampler": event.sampler,
@@ -299,12 +299,8 @@ def _main(ledger: Ledger) -> dict[str, Any]:
 def main_session(ledger: Ledger) -> Session | None:
     """Return the first session that trains or selects among runs, else the first one; withdrawn ones do not count."""
     sessions = [session for session in ledger.sessions if session.state != "withdrawn"]
-    training = (session for session in sessions if session.purpose == "train" or _chooses_a_run(session))
+    training = (session for session in sessions if session.purpose == "train" or session.event.selects)
     return next(training, sessions[0] if sessions else None)
-
-
-def _chooses_a_run(session: Session) -> bool:
-    return isinstance(session.event, RepeatAndSelectEvent)
 
 
 def _record(ledger: Ledger) -> dict[str, Any]:

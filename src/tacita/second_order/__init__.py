@@ -3,7 +3,7 @@
 Derivation: docs/derivations/noisy-sgd.md.
 """
 
-from tacita.second_order.above_threshold import AboveThreshold
+from tacita.second_order.above_threshold import AboveThreshold, AboveThresholdEvent
 from tacita.second_order.certificate import StationaryCertificate
 from tacita.second_order.hessian import BatchHessian, Hessian
 from tacita.second_order.lanczos import Ritz, lanczos, lanczos_error, lanczos_steps
@@ -15,6 +15,7 @@ from tacita.second_order.unclipped_sum import UnclippedSum
 
 __all__ = [
     "AboveThreshold",
+    "AboveThresholdEvent",
     "BatchHessian",
     "Hessian",
     "PublicStationarity",

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from tacita._stream import Noise
-from tacita.accounting import AboveThresholdEvent, Event
+from tacita.accounting import Event
 from tacita.accounting.events.event import parts_of
 from tacita.errors import LedgerError
 from tacita.mechanisms.mechanism import Blocks
-from tacita.second_order.above_threshold import AboveThreshold
+from tacita.second_order.above_threshold import AboveThreshold, AboveThresholdEvent
 
 ANSWER, PASSES = "answer", "passes"  # block and name of the one value that leaves
 

@@ -17,6 +17,7 @@ from .refinement import refined_columns
 from .run_check import Checked, check_run
 from .schema import Schema, Target
 from .score import Score
+from .selection_events import ComposedEvent, RepeatAndSelectEvent, WorstOfEvent
 from .settings import TableSettings
 from .survey import Survey
 from .sweep import sweep_table
@@ -31,6 +32,7 @@ from .wavelets import Scattering
 
 __all__ = [
     "Checked",
+    "ComposedEvent",
     "Encoded",
     "Encoder",
     "FileFormat",
@@ -39,6 +41,7 @@ __all__ = [
     "MomentsOracle",
     "NumberOfRuns",
     "PurchasePlan",
+    "RepeatAndSelectEvent",
     "Report",
     "Scattering",
     "Schema",
@@ -53,6 +56,7 @@ __all__ = [
     "Target",
     "Trial",
     "Winner",
+    "WorstOfEvent",
     "cap_rows",
     "check",
     "check_run",

@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 
-from tacita.accounting import RepeatAndSelectEvent, Spend, epsilon
+from tacita.accounting import Spend, epsilon
 from tacita.errors import LedgerError, ResumeError
 from tacita.ledger import Ledger, Session, settings_sha256
 from tacita.random import Key, Randomness
 from tacita.tables.grid import Sweep
+from tacita.tables.selection_events import RepeatAndSelectEvent
 from tacita.tables.working_folder import RunResult, WorkingFolder
 
 PURPOSE = "select"

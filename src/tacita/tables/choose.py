@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from tacita import _validate
-from tacita.accounting import NeighboringRelation, RepeatAndSelectEvent, Spend
+from tacita.accounting import NeighboringRelation, Spend
 from tacita.clipping import FlatClipper
 from tacita.estimators import ClippedSum
 from tacita.ledger import Ledger, Session, Statement, statement
@@ -28,6 +28,7 @@ from tacita.tables.best_of import PURPOSE, best_of, one_run_epsilon, register
 from tacita.tables.grid import Grid, Sweep, Value
 from tacita.tables.number_of_runs import NumberOfRuns
 from tacita.tables.run_cost import calibrated, selection_event
+from tacita.tables.selection_events import RepeatAndSelectEvent
 from tacita.tables.trials import MakeRun, RunBudget, Score, TrialRunner
 from tacita.tables.working_folder import FOLDER, WorkingFolder
 

@@ -8,8 +8,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import fields
 
-from tacita.accounting import ComposedEvent, Event, Spend, WorstOfEvent
+from tacita.accounting import Event, Spend
 from tacita.accounting.events.gaussian_sums import NoisySumEvent
+from tacita.tables.selection_events import ComposedEvent, WorstOfEvent
 
 SLACK = 1e-9  # relative tolerance of a mu or a ratio, for rounding
 RATIO_FIELDS = {"max_contribution", "noise_std"}

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from tacita.accounting import RepeatAndSelectEvent
 from tacita.errors import ResumeError
 from tacita.ledger import Ledger, settings_sha256
 from tacita.oracles import Records
 from tacita.runs.folder import RunFolder
 from tacita.runs.run_lifecycle import RunLifecycle
 from tacita.tables.best_of import PURPOSE
+from tacita.tables.selection_events import RepeatAndSelectEvent
 from tacita.tables.working_folder import WorkingFolder
 from tacita.training.fingerprint import data_parts
 

@@ -11,21 +11,14 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from tacita.accounting import (
-    ComposedEvent,
-    Event,
-    NeighboringRelation,
-    RepeatAndSelectEvent,
-    Spend,
-    WorstOfEvent,
-    calibrate,
-)
+from tacita.accounting import Event, NeighboringRelation, Spend, calibrate
 from tacita.accounting.accountant import ORDERS
 from tacita.accounting.parts import record_classes
 from tacita.errors import LedgerError, UnsupportedEventError
 from tacita.ledger import Ledger
 from tacita.tables.coverage import covers
 from tacita.tables.number_of_runs import NumberOfRuns
+from tacita.tables.selection_events import ComposedEvent, RepeatAndSelectEvent, WorstOfEvent
 
 SCORE_SHARE = 0.1  # Rényi cost of a score over that of the training, if it uses records of the training
 SLACK = 1e-9  # relative tolerance of a curve, for rounding

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from tacita.accounting import Event, RepeatAndSelectEvent, Spend
+from tacita.accounting import Event, Spend
 from tacita.errors import LedgerError
 from tacita.ledger import Ledger, Session
 from tacita.random import Randomness
@@ -25,6 +25,7 @@ from tacita.tables.models import ModelSpec, check_model
 from tacita.tables.plan import Sessions, TablePlan
 from tacita.tables.preprocessing import Preprocessing
 from tacita.tables.run_cost import calibrated, check_ledger, free_noise_multiplier, one_of, selection_event
+from tacita.tables.selection_events import RepeatAndSelectEvent
 from tacita.tables.settings import TableSettings
 from tacita.tables.source import TableSource, declared_schema, open_source, read_test
 from tacita.tables.table import Table

@@ -8,8 +8,9 @@ import pytest
 
 from tacita import accounting as acc
 from tacita.accounting.accountant import ORDERS
-from tacita.error_feedback import proved_events
+from tacita.error_feedback import InterleavedEvent, proved_events
 from tacita.errors import LedgerError
+from tacita.tables.selection_events import ComposedEvent, RepeatAndSelectEvent, WorstOfEvent
 from tests.accounting.events.feedback import QUERIES, RATE, hidden_every, session_epsilon
 from tests.accounting.library_pld import library_pld
 
@@ -17,7 +18,7 @@ DELTA = 1e-5
 RELATION = "add_or_remove_one"
 
 
-def composed(*spends, kind=acc.ComposedEvent):
+def composed(*spends, kind=ComposedEvent):
     return kind(
         relation=spends[0].event.relation,
         parts=tuple(spend.event for spend in spends),
@@ -26,7 +27,7 @@ def composed(*spends, kind=acc.ComposedEvent):
 
 
 def worst_of(*spends):
-    return composed(*spends, kind=acc.WorstOfEvent)
+    return composed(*spends, kind=WorstOfEvent)
 
 
 def epsilon(*spends):
@@ -127,15 +128,15 @@ def test_what_it_says(training, score, events):
 
 
 def best_of(spend):
-    return acc.RepeatAndSelectEvent(
+    return RepeatAndSelectEvent(
         relation=spend.event.relation, inner=spend.event, inner_queries=spend.queries, mean=3.0, shape=1.0
     )
 
 
-@pytest.mark.parametrize("kind", [acc.ComposedEvent, acc.WorstOfEvent])
+@pytest.mark.parametrize("kind", [ComposedEvent, WorstOfEvent])
 def test_to_the_ledger_and_back(kind, training, score):
     inner = composed(training, score, kind=kind)
-    event = acc.RepeatAndSelectEvent(relation=RELATION, inner=inner, inner_queries=1, mean=4.0, shape=1.0)
+    event = RepeatAndSelectEvent(relation=RELATION, inner=inner, inner_queries=1, mean=4.0, shape=1.0)
     assert acc.Event.from_dict(json.loads(json.dumps(event.to_dict()))) == event
 
 
@@ -160,15 +161,15 @@ def test_parts_have_one_relation(training, events):
     with pytest.raises(ValueError, match="relation must be that of every part"):
         composed(training, acc.Spend(events.full(1.0, "replace_one"), 1))
     with pytest.raises(ValueError, match="parts must be Events"):
-        acc.ComposedEvent(relation=RELATION, parts=(training,), part_queries=(1,))
+        ComposedEvent(relation=RELATION, parts=(training,), part_queries=(1,))
 
 
 def test_the_best_of_several_costs_by_the_whole_run(training, score):
     """A selection that leaves the score out of what a run spends would report less."""
-    whole = acc.RepeatAndSelectEvent(
+    whole = RepeatAndSelectEvent(
         relation=RELATION, inner=composed(training, score), inner_queries=1, mean=10.0, shape=1.0
     )
-    without = acc.RepeatAndSelectEvent(relation=RELATION, inner=training.event, inner_queries=150, mean=10.0, shape=1.0)
+    without = RepeatAndSelectEvent(relation=RELATION, inner=training.event, inner_queries=150, mean=10.0, shape=1.0)
     assert epsilon(acc.Spend(whole, 1)) > 1.01 * epsilon(acc.Spend(without, 1))
 
 
@@ -206,7 +207,7 @@ def test_turns_without_noise_in_one_of_two_are_not_private(events, relation):
         for std in (2.0, 0.0)
     )
     for inner, between in ((noisy, bare), (bare, noisy)):
-        event = acc.InterleavedEvent(relation=relation, inner=inner, between=between, every=2)
+        event = InterleavedEvent(relation=relation, inner=inner, between=between, every=2)
         assert not event.guarantee(4).private
         assert session_epsilon(event) == math.inf
 
@@ -241,7 +242,7 @@ def test_turns_say_all_that_either_kind_must_say(events):
     plain, hidden = events.poisson(RATE, 1.0), events.hidden()
 
     def turns(inner, between):
-        return acc.InterleavedEvent(relation="add_or_remove_one", inner=inner, between=between, every=2)
+        return InterleavedEvent(relation="add_or_remove_one", inner=inner, between=between, every=2)
 
     assert (turns(hidden, plain).condition, turns(hidden, plain).disclaimer) == (None, None)
     assert turns(conditional(hidden, "a"), conditional(plain, "b")).condition == "a; b"
@@ -291,4 +292,4 @@ def test_a_refuted_claim_keeps_what_the_inner_event_must_say(events):
 def test_turns_are_refused(events, changes, says):
     good = dict(relation="add_or_remove_one", inner=events.hidden(), between=events.poisson(RATE, 1.0), every=2)
     with pytest.raises(ValueError, match=says):
-        acc.InterleavedEvent(**{**good, **changes})
+        InterleavedEvent(**{**good, **changes})

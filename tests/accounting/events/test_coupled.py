@@ -11,6 +11,8 @@ import tacita
 from tacita import accounting as acc
 from tacita.accounting.accountant import ORDERS
 from tacita.errors import UnsupportedEventError
+from tacita.second_order import AboveThresholdEvent
+from tacita.tables.selection_events import RepeatAndSelectEvent
 
 RELATION = "add_or_remove_one"
 
@@ -99,7 +101,7 @@ def test_the_failure_is_of_the_session_not_of_a_query(events):
 def test_what_cannot_take_a_failure_refuses_it(events):
     event = coupled(events.full(9.0), 1e-6)
     with pytest.raises(UnsupportedEventError, match="no additive delta"):
-        acc.RepeatAndSelectEvent(relation=RELATION, inner=event, inner_queries=1, mean=3.0, shape=1.0)
+        RepeatAndSelectEvent(relation=RELATION, inner=event, inner_queries=1, mean=3.0, shape=1.0)
     with pytest.raises(UnsupportedEventError, match="cannot pass a filter"):
         acc.RenyiFilter(order=8.0, max_epsilon=3.0, max_delta=1e-5).divergence([acc.Spend(event, 1)])
 
@@ -121,7 +123,7 @@ def test_the_claim_holds_and_twice_delta_does_not():
     for m1, m2 in ((one, swapped_one), (two, swapped_two)):
         assert 0.5 * np.abs(m1 - m2).sum() == pytest.approx(p)
     worst = np.maximum(0, swapped_one - math.exp(epsilon) * swapped_two).sum()
-    inner = acc.AboveThresholdEvent(relation=RELATION, sensitivity=1.0, threshold_scale=2.0, query_scale=4.0)
+    inner = AboveThresholdEvent(relation=RELATION, sensitivity=1.0, threshold_scale=2.0, query_scale=4.0)
     assert inner.epsilon == epsilon
     assert worst == pytest.approx(p * (1 + math.exp(epsilon)))  # tight
     assert worst <= delta(epsilon, coupled(inner, p)) * (1 + 1e-9)
@@ -161,7 +163,7 @@ def test_a_statement_without_failures_does_not_speak_of_them(events):
 
 def threshold_event(**changes):
     settings = {"relation": RELATION, "sensitivity": 0.5, "threshold_scale": 1.0, "query_scale": 2.0}
-    return acc.AboveThresholdEvent(**{**settings, **changes})
+    return AboveThresholdEvent(**{**settings, **changes})
 
 
 def test_it_is_charged_once():

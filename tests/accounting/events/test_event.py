@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from tacita import accounting as acc
 from tacita.accounting.events import Event
+from tacita.error_feedback import InterleavedEvent
 from tacita.errors import LedgerError, UnsupportedEventError
+from tacita.tables.selection_events import ComposedEvent, WorstOfEvent
 
 
 def concrete_kinds():
@@ -223,7 +225,7 @@ def test_an_event_names_its_components_and_its_noise(events):
     assert inner.components == ()
     assert inner.noise_settings == acc.NoiseSettings((1.1,), (1.0,), inner.query_mu)
     wrapped = acc.ConditionalEvent(relation=inner.relation, inner=inner, condition_text="it holds")
-    both = acc.ComposedEvent(relation=inner.relation, parts=(wrapped, inner), part_queries=(1, 1))
+    both = ComposedEvent(relation=inner.relation, parts=(wrapped, inner), part_queries=(1, 1))
     assert (wrapped.components, both.components) == ((inner,), (wrapped, inner))
     assert both.noise_settings is None
 
@@ -231,7 +233,7 @@ def test_an_event_names_its_components_and_its_noise(events):
 def test_turns_are_hardened_if_both_kinds_of_query_are(events):
     inner = events.poisson(0.02, 1.1)
     hard = acc.HardenedEvent(relation=inner.relation, inner=inner, noise="rounded", sums="alone")
-    turns = [acc.InterleavedEvent(relation=inner.relation, inner=hard, between=one, every=2) for one in (hard, inner)]
+    turns = [InterleavedEvent(relation=inner.relation, inner=hard, between=one, every=2) for one in (hard, inner)]
     assert [acc.hardening(event) for event in turns] == [hard, None]
 
 
@@ -239,7 +241,7 @@ def test_turns_are_hardened_if_both_kinds_of_query_are(events):
 def test_several_events_are_hardened_if_all_are(events, order):
     inner = events.poisson(0.02, 1.1)
     hard = acc.HardenedEvent(relation=inner.relation, inner=inner, noise="rounded", sums="alone")
-    for kind in (acc.ComposedEvent, acc.WorstOfEvent):
+    for kind in (ComposedEvent, WorstOfEvent):
         both = kind(relation=inner.relation, parts=(hard, inner)[order], part_queries=(1, 1))
         assert acc.hardening(both) is None
 

@@ -10,12 +10,13 @@ from dp_accounting.rdp import RdpAccountant
 from tacita import accounting as acc
 from tacita.accounting.accountant import ORDERS
 from tacita.errors import UnsupportedEventError
+from tacita.tables.selection_events import RepeatAndSelectEvent
 
 DELTA = 1e-5
 
 
 def best_of(inner, mean, shape=math.inf, queries=150):
-    return acc.RepeatAndSelectEvent(relation=inner.relation, inner=inner, inner_queries=queries, mean=mean, shape=shape)
+    return RepeatAndSelectEvent(relation=inner.relation, inner=inner, inner_queries=queries, mean=mean, shape=shape)
 
 
 def epsilon(event, queries=1):
@@ -88,7 +89,7 @@ def test_wrong_settings(events, changes, message):
         "shape": math.inf,
     }
     with pytest.raises(ValueError, match=message):
-        acc.RepeatAndSelectEvent(**{**good, **changes})
+        RepeatAndSelectEvent(**{**good, **changes})
 
 
 def test_a_condition_changes_no_number_and_is_told(events):

@@ -6,16 +6,18 @@ into epsilon and delta.
 
 import math
 from abc import ABCMeta, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 from tacita import _validate
 from tacita.accounting.events.guarantee import Guarantee
 from tacita.accounting.plain_data import PlainData
 from tacita.accounting.relations import NeighboringRelation, check_relation
 from tacita.errors import UnsupportedEventError
+
+Form = TypeVar("Form")
 
 
 class _Guaranteed(ABCMeta):
@@ -57,6 +59,8 @@ class Event(PlainData, metaclass=_Guaranteed, tag="event"):
     """
 
     relation: NeighboringRelation
+
+    selects: ClassVar[bool] = False  # whether the best of several runs is released, which a statement says
 
     def __post_init__(self) -> None:
         check_relation(self.relation)
@@ -167,3 +171,15 @@ def over_noise(moved: float, noise: float) -> float:
     if moved == 0:
         return 0.0
     return moved / noise if noise > 0 else math.inf
+
+
+def all_said(words: Iterable[str | None]) -> str | None:
+    """Join what several events have to say, each text once; return ``None`` if there is nothing."""
+    return "; ".join(dict.fromkeys(text for text in words if text is not None)) or None
+
+
+def all_known(forms: Iterable[Form | None]) -> list[Form] | None:
+    """Return the forms if every part has one, else ``None``."""
+    every = list(forms)
+    known = [form for form in every if form is not None]
+    return known if len(known) == len(every) else None

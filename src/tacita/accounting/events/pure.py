@@ -1,8 +1,4 @@
-r"""Events that do not depend on how records are sampled: Laplace noise, AboveThreshold, shares, zCDP.
-
-Proof for AboveThreshold: docs/derivations/noisy-sgd.md. Source: Dwork and Roth (2014), Algorithm 1 and Theorem 3.23,
-https://doi.org/10.1561/0400000042.
-"""
+"""Events that do not depend on how records are sampled: Laplace noise, shares, zCDP."""
 
 import math
 from dataclasses import dataclass
@@ -131,62 +127,6 @@ class ZCDPEvent(Event):
             rdp=lambda orders: queries * self.rho * np.asarray(orders, dtype=float),
             delta=lambda epsilon: _zcdp_delta(queries * self.rho, epsilon),
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class AboveThresholdEvent(Event):
-    r"""Values are compared with a threshold, with Laplace noise on both, until one passes.
-
-    Only the comparisons are released, and the session ends with the first value that passes. Let :math:`s` be the
-    ``sensitivity`` of every value (values may be chosen adaptively), :math:`b_t` = ``threshold_scale`` (that noise is
-    drawn once) and :math:`b_q` = ``query_scale`` (that noise is drawn for each value). The whole session is
-    :math:`(s/b_t + 2 s/b_q)`-private.
-
-    Attributes:
-        sensitivity: Largest change of any value between neighbours under ``relation`` (no factor is added to it).
-        threshold_scale: Scale of the Laplace noise on the threshold; 0 is allowed and not private.
-        query_scale: Scale of the Laplace noise on each value; 0 is allowed and not private.
-
-    Example:
-        >>> event = AboveThresholdEvent(
-        ...     relation="replace_one", sensitivity=0.5, threshold_scale=1.0, query_scale=2.0)
-        >>> event.guarantee(1).pure_epsilon, event.guarantee(1000).pure_epsilon
-        (1.0, 1.0)
-    """
-
-    sensitivity: float
-    threshold_scale: float
-    query_scale: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._check(_validate.non_negative, "sensitivity", "threshold_scale", "query_scale")
-
-    @property
-    def epsilon(self) -> float:
-        """The pure epsilon of the whole session."""
-        return over_noise(self.sensitivity, self.threshold_scale) + over_noise(2 * self.sensitivity, self.query_scale)
-
-    @property
-    def per_query(self) -> bool:
-        return False
-
-    @property
-    def sampler(self) -> str:
-        return "Comparisons on all records"
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        return ("only the comparisons leave, and the first value that passes ends the session",)
-
-    def describe(self) -> str:
-        return (
-            f"AboveThreshold on values with sensitivity {self.sensitivity:.6g}, Laplace noise of scale "
-            f"{self.threshold_scale:.6g} on the threshold, once, and {self.query_scale:.6g} on each value"
-        )
-
-    def _guarantee(self, queries: int) -> Guarantee:
-        return no_guarantee() if math.isinf(self.epsilon) else pure_guarantee(self.epsilon if queries else 0.0)
 
 
 def pure_guarantee(epsilon: float, additive_delta: float = 0.0) -> Guarantee:

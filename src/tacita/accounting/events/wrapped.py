@@ -1,6 +1,6 @@
-r"""Events around another event: selection among runs, conditions, failures, refuted claims, and hardened noise.
+r"""Events around another event: conditions, failures, refuted claims, and hardened noise.
 
-Proofs: docs/derivations/selection.md, noisy-sgd.md (coupled sessions), dicesgd.md, "What fails in the published proof"
+Proofs: docs/derivations/noisy-sgd.md (coupled sessions), dicesgd.md, "What fails in the published proof"
 (refuted claims) and hardened-noise.md.
 
 In a hardened session, contributions are whole multiples of a public step, their sum is exact, and the noise is a whole
@@ -11,17 +11,9 @@ release, so the event inside, which speaks of real numbers, holds unchanged.
 
 from dataclasses import dataclass, replace
 
-import numpy as np
-from dp_accounting.rdp import rdp_privacy_accountant
-
 from tacita import _validate
-from tacita.accounting._pairs import Part
-from tacita.accounting._profile_pairs import SelectedPair
 from tacita.accounting.events.event import Event
-from tacita.accounting.events.guarantee import Guarantee, gaussian, no_guarantee
-from tacita.errors import UnsupportedEventError
-
-LEAST_DIVERGENCE = 1e-12  # below it, dp_accounting's 1 - exp(-divergence), which bounds a delta, vanishes
+from tacita.accounting.events.guarantee import Guarantee
 
 NOISES = {"rounded": "rounded Gaussian", "discrete": "discrete Gaussian"}
 SUMS = {
@@ -79,88 +71,6 @@ class OuterEvent(Event):
     @property
     def disclaimer(self) -> str | None:
         return self.inner.disclaimer
-
-
-@dataclass(frozen=True, kw_only=True)
-class RepeatAndSelectEvent(OuterEvent):
-    """A random number of independent runs, of which only the best is released.
-
-    The number of runs is secret, drawn from a truncated negative binomial distribution (shape 1 is geometric, 0
-    logarithmic) or, with shape ``inf``, from a Poisson distribution. The whole session is charged once.
-    The Rényi curve is that of Papernot and Steinke (2022), Theorems 2 and 6, https://arxiv.org/abs/2110.03620. The
-    privacy loss distribution follows from the privacy profile of one run, as in Koskela, Redberg and Wang (2024),
-    https://arxiv.org/abs/2402.06701. Both bound the same session, and the smaller epsilon counts.
-    Proofs: docs/derivations/selection.md.
-
-    Attributes:
-        inner: What one run spends, including its score.
-        inner_queries: Number of queries of one run.
-        mean: Mean number of runs, >= 1.
-        shape: >= 0, ``inf`` for Poisson.
-    """
-
-    inner_queries: int
-    mean: float
-    shape: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _validate.count("inner_queries", self.inner_queries)
-        self._check(_validate.positive, "mean")
-        if not self.mean >= 1:
-            raise ValueError(f"mean must be >= 1, got {self.mean!r}.")
-        if isinstance(self.shape, bool) or not self.shape >= 0:
-            raise ValueError(f"shape must be >= 0 (inf for a Poisson number of runs), got {self.shape!r}.")
-        object.__setattr__(self, "shape", float(self.shape))
-        run = self.inner.guarantee(self.inner_queries)
-        if run.additive_delta > 0 or run.coupling_gap > 0 or run.rdp is None:
-            raise UnsupportedEventError(
-                f"RepeatAndSelectEvent needs an inner event with a Rényi curve and no additive delta, "
-                f"which {type(self.inner).__name__} is not."
-            )
-
-    @property
-    def per_query(self) -> bool:
-        return False
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        return (*self.inner.assumptions, "only the best run is released, and the number of runs stays secret")
-
-    def describe(self) -> str:
-        law = "Poisson" if self.shape == np.inf else f"truncated negative binomial of shape {self.shape:.6g}"
-        return f"Best of {self.mean:.6g} runs on average ({law}), each of {self.inner_queries} queries: " + (
-            self.inner.describe()
-        )
-
-    def _guarantee(self, queries: int) -> Guarantee:
-        run = self.inner.guarantee(self.inner_queries)
-        if queries == 0 or run.mu == 0:
-            return gaussian(0.0, rdp_may_be_less=True)
-        if not run.private:
-            return no_guarantee()
-        return Guarantee(rdp=self._rdp, pairs=None if run.pairs is None else self._pairs, rdp_may_be_less=True)
-
-    def _rdp(self, orders: np.ndarray) -> np.ndarray:
-        curve = self.inner.guarantee(self.inner_queries).rdp
-        assert curve is not None  # checked when this was built
-        inner = curve(np.asarray(orders, dtype=float))
-        if self.shape == np.inf:
-            inner = np.maximum(inner, LEAST_DIVERGENCE)
-        return np.asarray(
-            rdp_privacy_accountant._compute_rdp_repeat_and_select(  # the formula alone: our curves have no DpEvent
-                orders,  # type: ignore[arg-type]
-                inner,  # type: ignore[arg-type]
-                self.mean,
-                self.shape,
-            )
-        )
-
-    def _pairs(self) -> tuple[Part, ...]:
-        """Return the pair that follows from the privacy profile of one run."""
-        run = self.inner.guarantee(self.inner_queries).pairs
-        assert run is not None
-        return ((SelectedPair(run(), self.mean, self.shape), 1),)
 
 
 @dataclass(frozen=True, kw_only=True)

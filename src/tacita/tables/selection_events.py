@@ -1,24 +1,27 @@
-"""Events made of several events: all in sequence, the worst of several, or two that take turns.
+"""Events of a selection among runs: several events in sequence, the worst of several, and the best of many runs.
 
-Proofs: docs/derivations/selection.md, and for queries that take turns docs/derivations/dicesgd.md, "Every m-th query"
-(M4).
+Proofs: docs/derivations/selection.md.
 """
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
+from dp_accounting.rdp import rdp_privacy_accountant
 
 from tacita import _validate
 from tacita.accounting._pairs import Part
-from tacita.accounting._profile_pairs import WorstPair
-from tacita.accounting.events.event import Event
+from tacita.accounting._profile_pairs import SelectedPair, WorstPair
+from tacita.accounting.events.event import Event, all_known, all_said
 from tacita.accounting.events.guarantee import Guarantee, gaussian, no_guarantee
+from tacita.accounting.events.wrapped import OuterEvent
+from tacita.errors import UnsupportedEventError
 
-Form = TypeVar("Form")
+LEAST_DIVERGENCE = 1e-12  # below it, dp_accounting's 1 - exp(-divergence), which bounds a delta, vanishes
+
 Pairs = Callable[[], tuple[Part, ...]]
 
 
@@ -86,24 +89,24 @@ class SeveralEvent(Event):
         made = [
             part.guarantee(number if queries else 0) for part, number in zip(self.parts, self.part_queries, strict=True)
         ]
-        pures = _all_known(part.pure_epsilon for part in made)
+        pures = all_known(part.pure_epsilon for part in made)
         forms: dict[str, Any] = {
             "additive_delta": queries * self._largest_or_sum(part.additive_delta for part in made),
             "coupling_gap": queries * self._largest_or_sum(part.coupling_gap for part in made),
             "pure_epsilon": None if pures is None else queries * self._largest_or_sum(pures),
             "rdp_may_be_less": any(part.rdp_may_be_less for part in made),
         }
-        curves = _all_known(part.rdp for part in made)
+        curves = all_known(part.rdp for part in made)
         if curves is not None:
             forms["rdp"] = lambda orders: (
                 queries * self._together(np.stack([np.asarray(curve(orders), dtype=float) for curve in curves]))
             )
         if not all(part.private for part in made):
             return gaussian(math.inf, **forms)
-        mus = _all_known(part.mu for part in made)
+        mus = all_known(part.mu for part in made)
         if mus is not None:
             return gaussian(math.sqrt(queries) * self._joint_mu(mus), **forms)
-        pairs, unsampled = _all_known(part.pairs for part in made), _all_known(part.unsampled_mu for part in made)
+        pairs, unsampled = all_known(part.pairs for part in made), all_known(part.unsampled_mu for part in made)
         if unsampled is not None:
             forms["unsampled_mu"] = math.sqrt(queries) * self._joint_mu(unsampled)
         return Guarantee(pairs=None if pairs is None else lambda: self._joint_pairs(pairs, queries), **forms)
@@ -198,85 +201,84 @@ class WorstOfEvent(SeveralEvent):
 
 
 @dataclass(frozen=True, kw_only=True)
-class InterleavedEvent(Event):
-    """Queries number ``every``, 2 ``every``, ... (counted from 1) spend ``inner``, all others ``between``.
+class RepeatAndSelectEvent(OuterEvent):
+    """A random number of independent runs, of which only the best is released.
+
+    The number of runs is secret, drawn from a truncated negative binomial distribution (shape 1 is geometric, 0
+    logarithmic) or, with shape ``inf``, from a Poisson distribution. The whole session is charged once.
+    The Rényi curve is that of Papernot and Steinke (2022), Theorems 2 and 6, https://arxiv.org/abs/2110.03620. The
+    privacy loss distribution follows from the privacy profile of one run, as in Koskela, Redberg and Wang (2024),
+    https://arxiv.org/abs/2402.06701. Both bound the same session, and the smaller epsilon counts.
+    Proofs: docs/derivations/selection.md.
 
     Attributes:
-        inner: What every ``every``-th query spends. It composes query by query.
-        between: What the other queries spend. It composes query by query.
-        every: >= 2.
+        inner: What one run spends, including its score.
+        inner_queries: Number of queries of one run.
+        mean: Mean number of runs, >= 1.
+        shape: >= 0, ``inf`` for Poisson.
     """
 
-    inner: Event
-    between: Event
-    every: int
+    inner_queries: int
+    mean: float
+    shape: float
+
+    selects: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _validate.count("every", self.every, at_least=2)
-        for name, event in (("inner", self.inner), ("between", self.between)):
-            one = event.guarantee(1) if isinstance(event, Event) else None
-            failures = one is not None and one.additive_delta + one.coupling_gap > 0
-            if not isinstance(event, Event) or not event.per_query or failures:
-                raise ValueError(
-                    f"{name} must be an event that composes query by query and never fails, got {event!r}."
-                )
-            if event.relation != self.relation:
-                raise ValueError(f"relation must be that of {name}, {event.relation}, got {self.relation}.")
-
-    @property
-    def components(self) -> tuple[Event, ...]:
-        return (self.inner, self.between)
+        _validate.count("inner_queries", self.inner_queries)
+        self._check(_validate.positive, "mean")
+        if not self.mean >= 1:
+            raise ValueError(f"mean must be >= 1, got {self.mean!r}.")
+        if isinstance(self.shape, bool) or not self.shape >= 0:
+            raise ValueError(f"shape must be >= 0 (inf for a Poisson number of runs), got {self.shape!r}.")
+        object.__setattr__(self, "shape", float(self.shape))
+        run = self.inner.guarantee(self.inner_queries)
+        if run.additive_delta > 0 or run.coupling_gap > 0 or run.rdp is None:
+            raise UnsupportedEventError(
+                f"RepeatAndSelectEvent needs an inner event with a Rényi curve and no additive delta, "
+                f"which {type(self.inner).__name__} is not."
+            )
 
     @property
     def per_query(self) -> bool:
-        return False  # a redone query under another number would change how many queries there are of each kind
-
-    @property
-    def sampler(self) -> str:
-        return self.inner.sampler
+        return False
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((*self.inner.assumptions, *self.between.assumptions)))
-
-    @property
-    def condition(self) -> str | None:
-        return all_said((self.inner.condition, self.between.condition))
-
-    @property
-    def disclaimer(self) -> str | None:
-        return all_said((self.inner.disclaimer, self.between.disclaimer))
+        return (*self.inner.assumptions, "only the best run is released, and the number of runs stays secret")
 
     def describe(self) -> str:
-        return f"1 query in {self.every}: {self.inner.describe()}; the others: {self.between.describe()}"
+        law = "Poisson" if self.shape == np.inf else f"truncated negative binomial of shape {self.shape:.6g}"
+        return f"Best of {self.mean:.6g} runs on average ({law}), each of {self.inner_queries} queries: " + (
+            self.inner.describe()
+        )
 
     def _guarantee(self, queries: int) -> Guarantee:
-        if queries and not all(event.guarantee(1).private for event in (self.inner, self.between)):
+        run = self.inner.guarantee(self.inner_queries)
+        if queries == 0 or run.mu == 0:
+            return gaussian(0.0, rdp_may_be_less=True)
+        if not run.private:
             return no_guarantee()
-        made = [event.guarantee(count) for event, count in self._parts(queries)]
-        curves = _all_known(part.rdp for part in made)
-        rdp = None if curves is None else (lambda orders: sum((each(orders) for each in curves), np.zeros(len(orders))))
-        mus = _all_known(part.mu for part in made)
-        if mus is not None:
-            return gaussian(math.hypot(*mus), rdp=rdp)
-        pairs = _all_known(part.pairs for part in made)
-        all_pairs = None if pairs is None else (lambda: tuple(pair for each in pairs for pair in each()))
-        return Guarantee(pairs=all_pairs, rdp=rdp)
+        return Guarantee(rdp=self._rdp, pairs=None if run.pairs is None else self._pairs, rdp_may_be_less=True)
 
-    def _parts(self, queries: int) -> Iterator[tuple[Event, int]]:
-        """Yield each event with its number of queries, if there are any."""
-        special = queries // self.every
-        yield from ((event, n) for event, n in ((self.inner, special), (self.between, queries - special)) if n)
+    def _rdp(self, orders: np.ndarray) -> np.ndarray:
+        curve = self.inner.guarantee(self.inner_queries).rdp
+        assert curve is not None  # checked when this was built
+        inner = curve(np.asarray(orders, dtype=float))
+        if self.shape == np.inf:
+            inner = np.maximum(inner, LEAST_DIVERGENCE)
+        return np.asarray(
+            rdp_privacy_accountant._compute_rdp_repeat_and_select(  # the formula alone: our curves have no DpEvent
+                orders,  # type: ignore[arg-type]
+                inner,  # type: ignore[arg-type]
+                self.mean,
+                self.shape,
+            )
+        )
 
-
-def all_said(words: Iterable[str | None]) -> str | None:
-    """Join what several events have to say, each text once; return ``None`` if there is nothing."""
-    return "; ".join(dict.fromkeys(text for text in words if text is not None)) or None
-
-
-def _all_known(forms: Iterable[Form | None]) -> list[Form] | None:
-    """Return the forms if every part has one, else ``None``."""
-    every = list(forms)
-    known = [form for form in every if form is not None]
-    return known if len(known) == len(every) else None
+    def _pairs(self) -> tuple[Part, ...]:
+        """Return the pair that follows from the privacy profile of one run."""
+        run = self.inner.guarantee(self.inner_queries).pairs
+        assert run is not None
+        return ((SelectedPair(run(), self.mean, self.shape), 1),)
