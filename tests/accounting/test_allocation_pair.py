@@ -12,7 +12,7 @@ from scipy.special import ndtr
 from tacita import accounting as acc
 from tacita.accounting import _allocation_pair
 from tacita.accounting._allocation_pair import LARGEST_RATIO, AllocationPair
-from tacita.accounting._pld_accountant import EpsilonAt, _larger, directions
+from tacita.accounting._pld_accountant import EpsilonQuery, _larger, directions
 
 DELTA = 1e-5
 
@@ -20,7 +20,7 @@ DELTA = 1e-5
 def one_way(batches, ratio, epochs=1, *, seen=None, swapped=False):
     """Return epsilon in one direction."""
     pair = AllocationPair(batches, ratio, seen or batches)
-    return _larger([EpsilonAt(((pair, epochs),), swapped, DELTA)]).value
+    return _larger([EpsilonQuery(((pair, epochs),), swapped, DELTA)]).value
 
 
 def of_law(batches, ratio, eps, *, swapped, seen=None):

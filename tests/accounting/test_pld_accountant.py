@@ -10,7 +10,7 @@ from tacita import accounting as acc
 from tacita.accounting import _pld_accountant, accountant
 from tacita.accounting._line_pairs import MixturePair, ReplacedPair
 from tacita.accounting._pairs import GaussianPair
-from tacita.accounting._pld_accountant import EpsilonAt, PldReading, _larger, pld_delta, pld_epsilon
+from tacita.accounting._pld_accountant import EpsilonQuery, PldReading, _larger, pld_delta, pld_epsilon
 from tacita.accounting.events import Event
 from tests.accounting.divergences import mixture_divergence, mixture_loss, replaced_divergence
 
@@ -147,7 +147,7 @@ def estimate(pair, queries, epsilon, grid, swapped):
 def test_many_sampled_queries_against_an_estimate(sampled, queries, delta, grid, swapped):
     rate, std = sampled
     pair = MixturePair((0.0, 1 / std), (1 - rate, rate))
-    reading = _larger([EpsilonAt(((pair, queries),), swapped, delta)])
+    reading = _larger([EpsilonQuery(((pair, queries),), swapped, delta)])
     assert reading.resolved
     near, far = (estimate(pair, queries, reading.value * scale, grid, swapped) for scale in (1 + 1e-5, 1 - 1e-3))
     assert near <= delta * 1.02
@@ -176,7 +176,7 @@ def poisson(rate, std, relation="add_or_remove_one"):
 
 def test_what_is_read_is_the_larger_of_both_directions():
     pair = MixturePair((0.0, 1.0), (0.8, 0.2))
-    both = [_larger([EpsilonAt(((pair, 5),), swapped, 1e-6)]).value for swapped in (False, True)]
+    both = [_larger([EpsilonQuery(((pair, 5),), swapped, 1e-6)]).value for swapped in (False, True)]
     assert both[0] > 1.05 * both[1]
     assert pld_epsilon(spent(pair, 5), 1e-6).value == both[0]
 
@@ -213,9 +213,9 @@ def test_losses_beyond_every_grid_are_left_to_the_renyi_divergences(events):
 def test_a_direction_whose_first_look_is_larger_is_read(second, monkeypatch):
     """A first look is a bound, so that a direction may be left out if its own is below what was read, and only then."""
     first, fine = {False: 1.008, True: second}, {False: 1.0, True: second - 0.0002}
-    monkeypatch.setattr(_pld_accountant, "_seen", lambda q: (PldReading(first[q.swapped], 1e-3, True), None))
-    monkeypatch.setattr(_pld_accountant, "_read", lambda q, look: PldReading(fine[q.swapped], 1e-4, True))
-    assert _larger([EpsilonAt((), swapped, 1e-5) for swapped in (False, True)]).value == second - 0.0002
+    monkeypatch.setattr(_pld_accountant, "_estimate", lambda q: (PldReading(first[q.swapped], 1e-3, True), None))
+    monkeypatch.setattr(_pld_accountant, "_refined", lambda q, look: PldReading(fine[q.swapped], 1e-4, True))
+    assert _larger([EpsilonQuery((), swapped, 1e-5) for swapped in (False, True)]).value == second - 0.0002
 
 
 @pytest.mark.parametrize("law", [acc.PoissonLaw(0.02), acc.ShuffledEpochsLaw(20, own_coin=True)], ids=str)
@@ -230,3 +230,11 @@ def test_sessions_of_one_pair_are_charged_one_beside_the_other(law):
     assert accountant.epsilon(both, 1e-5).epsilon == pytest.approx(accountant.epsilon(whole, 1e-5).epsilon, rel=1e-9)
     assert accountant.delta(both, 1.0).delta == pytest.approx(accountant.delta(whole, 1.0).delta, rel=1e-9)
     assert accountant.epsilon(both, 1e-5).epsilon > 1.05 * accountant.epsilon(one, 1e-5).epsilon
+
+
+def test_where_the_grid_is_too_coarse_the_other_bounds_are_asked():
+    session = acc.Spend(poisson(0.9, 0.1), 10**6)
+    reading, found = pld_epsilon((session,), 1e-5), accountant.epsilon([session], 1e-5)
+    assert not reading.resolved
+    assert acc.gaussian_epsilon(10.0 * 1000, 1e-5) == pytest.approx(found.epsilon)
+    assert found.epsilon < 0.95 * reading.value

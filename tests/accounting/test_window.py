@@ -10,7 +10,7 @@ from tacita.accounting import _window
 from tacita.accounting._aim import aim_at_delta
 from tacita.accounting._line_pairs import EnvelopePair, MixturePair, ReplacedPair
 from tacita.accounting._loss_law import LossLaw, set_apart
-from tacita.accounting._pld_accountant import EpsilonAt, _larger, directions
+from tacita.accounting._pld_accountant import EpsilonQuery, _larger, directions
 from tacita.accounting._tilted import composed
 from tacita.accounting._window import Window
 from tests.accounting.characteristic import delta as by_contour
@@ -139,7 +139,7 @@ def test_any_points_are_a_grid(pair):
 def test_tiny_rates_are_tight(rate, queries, std, delta, printed):
     """Against an inversion of the characteristic function; ``printed`` was before losses were capped and set apart."""
     pair = MixturePair((0.0, 1 / std), (1 - rate, rate))
-    reading = _larger([EpsilonAt(((pair, queries),), swapped, delta) for swapped in (False, True)])
+    reading = _larger([EpsilonQuery(((pair, queries),), swapped, delta) for swapped in (False, True)])
     assert reading.resolved
     assert reading.value < 0.97 * printed
     assert by_contour(reading.value, rate, 1 / std, queries) <= delta * (1 + 1e-6)
@@ -160,7 +160,7 @@ def test_tiny_rates_are_tight(rate, queries, std, delta, printed):
 def test_sparse_sessions(rate, queries, std, delta, exact):
     """No single tilt resolves these: 0.1047 and 2.1982 were printed, say."""
     pair = MixturePair((0.0, 1 / std), (1 - rate, rate))
-    reading = _larger([EpsilonAt(((pair, queries),), False, delta)])
+    reading = _larger([EpsilonQuery(((pair, queries),), False, delta)])
     assert reading.resolved
     assert exact * (1 - 1e-5) <= reading.value <= exact * 1.001
 

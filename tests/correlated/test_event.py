@@ -10,7 +10,7 @@ import pytest
 from tacita import accounting as acc
 from tacita.accounting._allocation_pair import AllocationPair
 from tacita.accounting._pairs import GaussianPair
-from tacita.accounting._pld_accountant import DeltaAt, EpsilonAt, _larger
+from tacita.accounting._pld_accountant import DeltaQuery, EpsilonQuery, _larger
 from tacita.correlated import CorrelatedEvent
 from tacita.correlated import event as correlated
 from tacita.correlated.strategy import column, movement, sensitivity
@@ -113,7 +113,7 @@ def test_epsilon_is_that_of_another_program(strategy, batches, noise_std, classe
     """But for the direction in which a record is added, which that program did not print for all."""
     found = overlaps(strategy, batches)
     pairs = parts(classes, strategy, batches, noise_std)
-    ways = [_larger([EpsilonAt(pairs, swapped, DELTA)]).value for swapped in EACH_WAY]
+    ways = [_larger([EpsilonQuery(pairs, swapped, DELTA)]).value for swapped in EACH_WAY]
     without = epsilon(known(*strategy[:2], batches, noise_std), strategy[2])
     assert (found[0], correlated._within(found, classes)) == pytest.approx(expected[:2], rel=1e-5)
     assert (*ways, without) == pytest.approx(expected[2:], rel=1e-3)
@@ -163,7 +163,7 @@ def exact(strategy, batches, noise_std, eps, *, swapped):
 
 
 def claimed(pairs, eps, *, swapped):
-    return _larger([DeltaAt(pairs, swapped, eps)]).value
+    return _larger([DeltaQuery(pairs, swapped, eps)]).value
 
 
 @pytest.mark.parametrize("swapped", EACH_WAY)
@@ -274,7 +274,7 @@ def test_one_band_is_random_allocation_once_a_session(queries, seen):
     found = epsilon(event(1, 0.5, 20, noise_std), queries)
     assert epsilon(sums(acc.CyclicLaw(20, own_coin=True), noise_std), queries) == pytest.approx(found, rel=1e-3)
     pair = AllocationPair(20, math.sqrt(draws) / noise_std, seen)
-    alone = _larger([EpsilonAt(((pair, 1),), swapped, DELTA) for swapped in EACH_WAY]).value
+    alone = _larger([EpsilonQuery(((pair, 1),), swapped, DELTA) for swapped in EACH_WAY]).value
     assert found == pytest.approx(alone, rel=1e-3)
     epochs = epsilon(sums(acc.ShuffledEpochsLaw(20, own_coin=True), noise_std), queries)
     assert found >= epochs * (1 - 1e-3)  # whose groups are drawn anew in each epoch

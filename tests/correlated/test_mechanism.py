@@ -140,17 +140,19 @@ def test_wrong_settings_are_refused(bands, power):
         correlated(bands, power)
 
 
-def test_a_target_gives_the_least_noise():
-    target = tacita.CalibratedGaussian(
-        target_epsilon=2.0, target_delta=1e-5, form=correlated(2, recommended_power(200, separation=50))
-    )
+@pytest.mark.parametrize(
+    ("batches", "queries", "power", "epsilon"),
+    [(50, 200, recommended_power(200, separation=50), 2.0), (100, 100, 0.5, 1.0)],
+)
+def test_a_target_gives_the_least_noise(batches, queries, power, epsilon):
+    """Also where another number of classes becomes the best one: epsilon does not jump there."""
+    target = tacita.CalibratedGaussian(target_epsilon=epsilon, target_delta=1e-5, form=correlated(2, power))
 
     def event_at(noise_multiplier):
-        return target.at(noise_multiplier).event(
-            plain_event(acc.CyclicLaw(50, own_coin=True), noise_std=noise_multiplier)
-        )
+        inner = plain_event(acc.CyclicLaw(batches, own_coin=True), noise_std=noise_multiplier)
+        return target.at(noise_multiplier).event(inner)
 
-    found = target.resolve(event_at, "add_or_remove_one", 200)
-    assert (found.bands, found.power) == (2, target.form.power)
-    epsilon = acc.epsilon([acc.Spend(event_at(found.noise_multiplier), 200)], 1e-5).epsilon
-    assert 2.0 * 0.994 <= epsilon <= 2.0
+    found = target.resolve(event_at, "add_or_remove_one", queries)
+    assert (found.bands, found.power) == (2, power)
+    reached = acc.epsilon([acc.Spend(event_at(found.noise_multiplier), queries)], 1e-5).epsilon
+    assert 0.994 * epsilon <= reached <= epsilon

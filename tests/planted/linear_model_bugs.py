@@ -278,8 +278,8 @@ def distances_from_the_exact_mean():
     """The widths of columns are bought from distances to their exact mean, which one record moves for all rows."""
     released = mean.released_mean
 
-    def exact(paying, session, rows, max_norm, share):
-        _, noise_std = released(paying, session, rows, max_norm, share)
+    def exact(paying, planned, rows):
+        _, noise_std = released(paying, planned, rows)
         return rows.dense(slice(0, rows.shape[0])).nan_to_num().mean(dim=0).numpy(), noise_std
 
     put(mean, "released_mean", exact)
@@ -301,9 +301,8 @@ def a_threshold_rounded_to_the_nearest_float32():
 @bug(11, caught_by=[SOLVERS + "test_the_whole_budget_is_spent_and_no_more"])
 def the_first_hessian_is_paid_and_the_others_are_not():
     """All Hessians of a fit get the noise that one of them would get alone, and one of them is registered."""
-    session, mechanism = Paying.moments_session, Paying.mechanism
-    put(Paying, "moments_session", lambda self, columns, queries=1: session(self, columns))
-    put(Paying, "mechanism", lambda self, share, queries=1: mechanism(self, share, 1 if queries == 2 else queries))
+    plan = Paying.plan_moments
+    put(Paying, "plan_moments", lambda self, queries=1: plan(self))
 
 
 @bug(20, caught_by=[HESSIANS + "test_one_record_moves_the_sum_by_at_most_one"])

@@ -53,14 +53,18 @@ def has_pld(spend: Spend) -> bool:
 
 def pld_epsilon(spends: Sequence[Spend], delta: float) -> PldReading:
     """Return epsilon at ``delta``: the larger value of the two directions."""
-    parts = pooled(pairs_of(spends))
-    return _larger(_at_delta(parts, delta))
+    return epsilon_of(pairs_of(spends), delta)
+
+
+def epsilon_of(parts: Sequence[Part], delta: float) -> PldReading:
+    """Return epsilon at ``delta`` of pairs that are composed."""
+    return _larger(_at_delta(pooled(parts), delta))
 
 
 def pld_delta(spends: Sequence[Spend], epsilon: float) -> PldReading:
     """Return delta at ``epsilon``: the larger value of the two directions."""
     parts = pooled(pairs_of(spends))
-    return _larger([DeltaAt(parts, swapped, epsilon) for swapped in directions(parts)])
+    return _larger([DeltaQuery(parts, swapped, epsilon) for swapped in directions(parts)])
 
 
 def estimated_epsilon(spends: Sequence[Spend], delta: float) -> float:
@@ -75,18 +79,18 @@ def approximate_epsilon(spends: Sequence[Spend], delta: float) -> float:
     It is no bound. What a grid adds to epsilon falls with the square of its interval.
     """
     parts = pooled(pairs_of(spends))
-    looks = [(*_seen(question), question) for question in _at_delta(parts, delta)]
-    reading, aim, question = max(looks, key=lambda seen: seen[0].value)
+    estimates = [(*_estimate(query), query) for query in _at_delta(parts, delta)]
+    reading, aim, query = max(estimates, key=lambda found: found[0].value)
     if aim is None:
         return reading.value
-    finer, _ = _reading(question, aim, SECOND)
+    finer, _ = _reading(query, aim, SECOND)
     squares = (finer.interval / reading.interval) ** 2
     gain = max(0.0, reading.value - finer.value)
     return finer.value - (gain * squares / (1 - squares) if squares < LEAST_GAIN else 0.0)
 
 
 @dataclass(frozen=True)
-class EpsilonAt:
+class EpsilonQuery:
     """Epsilon at ``asked``, a delta, in one direction."""
 
     parts: tuple[Part, ...]
@@ -95,8 +99,8 @@ class EpsilonAt:
     nothing = math.inf  # what is read where nothing is guaranteed
     least_scale = 0.0
 
-    def beside(self, value: float) -> "EpsilonAt":
-        """Return the question to ask once the other direction has given about ``value``."""
+    def after_other_direction(self, value: float) -> "EpsilonQuery":
+        """Return the query to make once the other direction has given about ``value``."""
         return self
 
     def aim(self, value: float | None = None) -> Aim | None:
@@ -124,7 +128,7 @@ class EpsilonAt:
 
 
 @dataclass(frozen=True)
-class DeltaAt:
+class DeltaQuery:
     """Delta at ``asked``, an epsilon, in one direction. A value below ``least`` need not be exact."""
 
     parts: tuple[Part, ...]
@@ -134,8 +138,8 @@ class DeltaAt:
     nothing = 1.0
     least_scale = 1.0  # delta's own accuracy is asked for, not epsilon's: where epsilon is near 0, that is much less
 
-    def beside(self, value: float) -> "DeltaAt":
-        """Return the question to ask once the other direction has given about ``value``: far less need not be exact."""
+    def after_other_direction(self, value: float) -> "DeltaQuery":
+        """Return the query to make once the other direction has given about ``value``: far less need not be exact."""
         return replace(self, least=max(LEAST_DELTA, FAR_LESS * value) if value < self.nothing else LEAST_DELTA)
 
     def aim(self, value: float | None = None) -> Aim | None:
@@ -162,67 +166,67 @@ class DeltaAt:
         return value <= self.least or abs(math.log(value / aim.delta)) <= EXPECTED * max(1.0, -math.log(value))
 
 
-Question = EpsilonAt | DeltaAt
-Look = tuple[PldReading, Aim | None]  # on a coarse grid, and where to look again unless nothing is left to be seen
+Query = EpsilonQuery | DeltaQuery
+Estimate = tuple[PldReading, Aim | None]  # on a coarse grid, and where to look again unless nothing is left to be seen
 
 
-def _at_delta(parts: tuple[Part, ...], delta: float) -> list[EpsilonAt]:
-    return [EpsilonAt(parts, swapped, delta) for swapped in directions(parts)]
+def _at_delta(parts: tuple[Part, ...], delta: float) -> list[EpsilonQuery]:
+    return [EpsilonQuery(parts, swapped, delta) for swapped in directions(parts)]
 
 
-def _larger(questions: Sequence[Question]) -> PldReading:
+def _larger(queries: Sequence[Query]) -> PldReading:
     """Return the larger value. A direction whose first look, a bound, is smaller is not read again."""
-    looks = [(_seen(questions[0]), questions[0])]
-    for question in questions[1:]:
-        beside = question.beside(looks[0][0][0].value)
-        looks.append((_seen(beside), beside))
+    estimates = [(_estimate(queries[0]), queries[0])]
+    for query in queries[1:]:
+        informed = query.after_other_direction(estimates[0][0][0].value)
+        estimates.append((_estimate(informed), informed))
     best: PldReading | None = None
-    for look, question in sorted(looks, key=lambda seen: -seen[0][0].value):
+    for estimate, query in sorted(estimates, key=lambda found: -found[0][0].value):
         if best is None:
-            best = _read(question, look)
-        elif look[0].value > best.value:
-            again = question.beside(best.value)
-            best = max(best, _read(again, look if again == question else _seen(again)), key=_value)
+            best = _refined(query, estimate)
+        elif estimate[0].value > best.value:
+            again = query.after_other_direction(best.value)
+            best = max(best, _refined(again, estimate if again == query else _estimate(again)), key=_value)
     if best is None:
         raise ValueError("a composition has at least one direction.")
     return best
 
 
-def _seen(question: Question) -> Look:
+def _estimate(query: Query) -> Estimate:
     """Take a first look where the value is expected, and look again where it was found if that is elsewhere."""
-    best, aim = PldReading(question.nothing, math.inf, False), question.aim()
+    best, aim = PldReading(query.nothing, math.inf, False), query.aim()
     for _ in range(MOST_LOOKS):
         if aim is None:
             return best, None
-        found, fine = _reading(question, aim, FIRST)
+        found, fine = _reading(query, aim, FIRST)
         best = min(best, found, key=_value)
         if best.value == 0:
             return best, None
-        if not fine or found.value in (0.0, question.nothing) or question.is_near(found.value, aim):
+        if not fine or found.value in (0.0, query.nothing) or query.is_near(found.value, aim):
             break
-        aim = question.aim(found.value)
+        aim = query.aim(found.value)
     return best, aim
 
 
-def _read(question: Question, look: Look) -> PldReading:
-    best, aim = look
+def _refined(query: Query, estimate: Estimate) -> PldReading:
+    best, aim = estimate
     for _ in range(MOST_READINGS):
         if aim is None:
             break
-        found, fine = _reading(question, aim, FINE)
+        found, fine = _reading(query, aim, FINE)
         best = min(best, found, key=_value)
-        if not fine or found.value in (0.0, question.nothing) or question.is_near(found.value, aim):
+        if not fine or found.value in (0.0, query.nothing) or query.is_near(found.value, aim):
             break
-        aim = question.aim(found.value)
+        aim = query.aim(found.value)
     return best
 
 
-def _reading(question: Question, aim: Aim, grid: tuple[float, int]) -> tuple[PldReading, bool]:
+def _reading(query: Query, aim: Aim, grid: tuple[float, int]) -> tuple[PldReading, bool]:
     """Read the value on a grid of an accuracy and at most so many points, and say whether these are enough."""
-    window = Window(question.parts, aim, question.start(aim), question.swapped, grid[0], question.least_scale, grid[1])
+    window = Window(query.parts, aim, query.start(aim), query.swapped, grid[0], query.least_scale, grid[1])
     total, fine = window.total()
-    value = question.read(total, aim)
-    clear = value == 0 or (value < question.nothing and question.lost(total, value, aim) <= RESOLVED)
+    value = query.read(total, aim)
+    clear = value == 0 or (value < query.nothing and query.lost(total, value, aim) <= RESOLVED)
     return PldReading(value, total.interval, fine and clear), fine
 
 

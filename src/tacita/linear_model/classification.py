@@ -64,7 +64,7 @@ class PrivateClassifier(ClassifierMixin, DescentModel, ABC):
         budget = paying.budget
         for_scales = paying.register(budget.scales_event(1), 1, "bounds") if shares["scales"] else None
         for_classes = paying.register(budget.classes_event(), 1, "classes") if shares["classes"] else None
-        sessions = paying.descent_sessions(rule, table.shape[1] + self.fit_intercept)
+        plans = paying.plan_descent(rule)
         if for_classes is None:
             self.classes_ = known = np.unique(np.asarray(self.classes))
         else:
@@ -74,7 +74,7 @@ class PrivateClassifier(ClassifierMixin, DescentModel, ABC):
         loss = self._loss(max(2, len(self.classes_)))
         numbers = class_numbers(labels, known)
         penalty = self._penalty(paying, scaled)
-        found, damping = Descent(paying, sessions, scaled, numbers, loss, rule, penalty).fit()
+        found, damping = Descent(paying, plans, scaled, numbers, loss, rule, penalty).fit()
         self.coef_, self.intercept_ = self._unscaled(found, scaled)
         self.n_iter_ = rule.steps
         self.plan_ = LinearPlan(rule.solver, rule.steps, rule.max_grad_norm, damping, data_norm, 1.0)

@@ -28,7 +28,18 @@ from tacita.random import Randomness
 from tacita.sampling import FullBatchSampler
 
 ROW_NORM = 1.0
-DescentSessions = tuple[Session | None, Session]  # of the matrices, if the solver has any; of the gradients
+
+
+@dataclass(frozen=True)
+class Planned:
+    """Releases that are registered, and what their oracle is built from."""
+
+    session: Session
+    estimator: Estimator
+    mechanism: GaussianMechanism
+
+
+DescentPlan = tuple[Planned | None, Planned]  # the matrices, if the solver has any; the gradients
 
 
 @dataclass(frozen=True)
@@ -64,84 +75,58 @@ class Paying:
             secure_randomness=self.randomness.secure,
         )
 
-    def moments_session(self, columns: int, queries: int = 1) -> Session:
-        """Register the release of second moments, or of so many Hessians."""
-        shapes = {"row": torch.Size([columns])}
-        estimator, mechanism = SecondMoment(max_row_norm=ROW_NORM), self.mechanism(self.budget.moments, queries)
+    def plan(self, estimator: Estimator, share: float, *, queries: int = 1, purpose: str = "moments") -> Planned:
+        """Register releases of an estimator over all rows; together they have this share of the budget."""
+        mechanism = GaussianMechanism(noise_multiplier=self.budget.noise_multiplier(share, queries))
+        shapes = {"weight": torch.Size([1, 1])}  # no event here depends on them
         event = estimator.session_event(mechanism, self.sampler, self.budget.relation, shapes)
-        return self.register(event, queries, "moments")
+        return Planned(self.register(event, queries, purpose), estimator, mechanism)
 
-    def bounded_session(self, columns: int, max_norm: float, share: float) -> Session:
-        """Register one release of the sum of rows of norm at most ``max_norm``, with this share of the budget."""
-        shapes = {"row": torch.Size([columns])}
-        event = bounded_rows(max_norm).session_event(self.mechanism(share), self.sampler, self.budget.relation, shapes)
-        return self.register(event, 1, "moments")
+    def plan_moments(self, queries: int = 1) -> Planned:
+        """Register the release of second moments, or of so many Hessians."""
+        return self.plan(SecondMoment(max_row_norm=ROW_NORM), self.budget.moments, queries=queries)
 
-    def mechanism(self, share: float, queries: int = 1) -> GaussianMechanism:
-        """Return the noise of each of ``queries`` releases that together have this share of the budget."""
-        return GaussianMechanism(noise_multiplier=self.budget.noise_multiplier(share, queries))
-
-    def descent_sessions(self, rule: DescentRule, columns: int) -> "DescentSessions":
+    def plan_descent(self, rule: DescentRule) -> DescentPlan:
         """Register the matrices that the solver needs, and the gradients."""
-        matrices = self.moments_session(columns, rule.matrices) if rule.matrices else None
-        return matrices, self.gradients_session(rule)
-
-    def gradients_session(self, rule: DescentRule) -> Session:
-        """Register the gradients."""
-        estimator = ClippedSum(FlatClipper(max_grad_norm=rule.max_grad_norm))
-        event = estimator.session_event(
-            self.gradients_mechanism(rule), self.sampler, self.budget.relation, {"weight": torch.Size([1, 1])}
+        matrices = self.plan_moments(rule.matrices) if rule.matrices else None
+        return matrices, self.plan(
+            bounded_sum(rule.max_grad_norm), self.budget.rest, queries=rule.steps, purpose="train"
         )
-        return self.register(event, rule.steps, "train")
 
-    def gradients_mechanism(self, rule: DescentRule) -> GaussianMechanism:
-        """Return the mechanism that adds the noise of each gradient."""
-        return self.mechanism(self.budget.rest, rule.steps)
-
-    def matrices_oracle(self, session: Session, source: GradientSource) -> GradientOracle:
-        """Return the oracle of the session of second moments, or of Hessians."""
-        mechanism = self.mechanism(self.budget.moments, session.planned_queries)
-        return self.oracle(session, source, SecondMoment(max_row_norm=ROW_NORM), mechanism)
-
-    def oracle(
-        self, session: Session, source: GradientSource, estimator: Estimator, mechanism: GaussianMechanism
-    ) -> GradientOracle:
-        """Return the oracle of a session that was registered before, on all rows."""
+    def oracle(self, planned: Planned, source: GradientSource) -> GradientOracle:
+        """Return the oracle of releases that were registered before."""
         return GradientOracle(
             source,
-            estimator=estimator,
-            mechanism=mechanism,
+            estimator=planned.estimator,
+            mechanism=planned.mechanism,
             sampler=self.sampler,
             ledger=self.ledger,
-            planned_queries=session.planned_queries,
+            planned_queries=planned.session.planned_queries,
             settings=self.settings,
-            session=session,
+            session=planned.session,
             randomness=self.randomness,
         )
 
 
-def bounded_rows(max_norm: float) -> ClippedSum:
-    """Return the estimator of the sum of rows of norm at most ``max_norm``; longer ones are clipped."""
+def bounded_sum(max_norm: float) -> ClippedSum:
+    """Return the estimator of the sum of vectors of norm at most ``max_norm``; longer ones are clipped."""
     return ClippedSum(FlatClipper(max_grad_norm=max_norm))
 
 
-def released_mean(
-    paying: Paying, session: Session, rows: RowBlocks, max_norm: float, share: float
-) -> tuple[np.ndarray, float]:
-    """Return the noisy mean of ``rows``, (columns,), of norm at most ``max_norm``, and its noise's deviation."""
-    source = table_rows(rows, intercept=None)
-    oracle = paying.oracle(session, source, bounded_rows(max_norm), paying.mechanism(share))
+def released_mean(paying: Paying, planned: Planned, rows: RowBlocks) -> tuple[np.ndarray, float]:
+    """Return the noisy mean of ``rows``, (columns,), clipped as was planned, and its noise's deviation."""
+    oracle = paying.oracle(planned, table_rows(rows, intercept=None))
     released = oracle.query({}).gradient["weight"][0].numpy()
-    session.close()
+    planned.session.close()
     (noise_std,) = oracle.noise_std.values()
     return released, noise_std / oracle.divisor
 
 
-def released_moments(paying: Paying, session: Session, source: LinearSource) -> tuple[Tensor, float]:
+def released_moments(paying: Paying, planned: Planned, source: LinearSource) -> tuple[Tensor, float]:
     """Return the noisy mean of the second moments of the rows, and the noise on its released numbers."""
-    oracle = paying.matrices_oracle(session, source)
+    oracle = paying.oracle(planned, source)
     release = oracle.query({})
-    session.close()
+    planned.session.close()
     return release.gradient["matrix"], oracle.noise_std["second_moment"] / oracle.divisor
 
 
@@ -166,7 +151,7 @@ class Descent:
 
     Attributes:
         paying: What pays.
-        sessions: The sessions of the matrices and of the gradients.
+        plans: The matrices and the gradients, registered.
         table: The rows.
         targets: (rows,), as the loss takes them. Private.
         loss: The loss.
@@ -177,7 +162,7 @@ class Descent:
     """
 
     paying: Paying
-    sessions: DescentSessions
+    plans: DescentPlan
     table: ScaledTable
     targets: np.ndarray
     loss: OutputLoss
@@ -189,19 +174,18 @@ class Descent:
         """Return the weight and the bias, in scaled units, and lambda; 0 with momentum, which has none."""
         table = self.table
         source = LinearSource(table.features, self.targets, self.loss, scale=table.scale, intercept=table.constant)
-        estimator = ClippedSum(FlatClipper(max_grad_norm=self.rule.max_grad_norm))
-        oracle = self.paying.oracle(self.sessions[1], source, estimator, self.paying.gradients_mechanism(self.rule))
+        oracle = self.paying.oracle(self.plans[1], source)
         start = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in source.shapes.items()}
         solve = {"preconditioned": self._preconditioned, "newton": self._newton, "momentum": self._momentum}
         found = solve[self.rule.solver](oracle, start)
-        self.sessions[1].close()
+        self.plans[1].session.close()
         return found
 
     def _preconditioned(self, oracle: GradientOracle, found: dict[str, Tensor]) -> tuple[dict[str, Tensor], float]:
         table, steps, damping = self.table, self.rule.steps, 0.0
-        assert self.sessions[0] is not None, "registered by descent_sessions"
+        assert self.plans[0] is not None, "registered by plan_descent"
         rows = table_rows(table.features, scale=table.scale, intercept=table.constant)
-        moment, _ = released_moments(self.paying, self.sessions[0], rows)
+        moment, _ = released_moments(self.paying, self.plans[0], rows)
         phases = tuple(self.curvatures[-steps:]) or (self.loss.curvature,)
         for phase, curvature in enumerate(phases):
             damping = self._damping(len(moment), curvature)
@@ -218,21 +202,21 @@ class Descent:
         return found, damping
 
     def _newton(self, oracle: GradientOracle, start: dict[str, Tensor]) -> tuple[dict[str, Tensor], float]:
-        table, session, curvature = self.table, self.sessions[0], self.loss.curvature
-        assert session is not None, "registered by descent_sessions"
+        table, planned, curvature = self.table, self.plans[0], self.loss.curvature
+        assert planned is not None, "registered by plan_descent"
         rows = hessian_rows(table.features, self.targets, self.loss, scale=table.scale, intercept=table.constant)
         damping = self._damping(sum(len(part.t()) for part in start.values()), curvature)
         found = NewtonDescent(
             oracle,
             start,
             steps=self.rule.steps,
-            hessians=self.paying.matrices_oracle(session, rows),
+            hessians=self.paying.oracle(planned, rows),
             refresh=rules.REFRESH,
             curvature=curvature,
             damping=damping,
             penalty=self.penalty,
         ).run()
-        session.close()
+        planned.session.close()
         return found, damping
 
     def _momentum(self, oracle: GradientOracle, start: dict[str, Tensor]) -> tuple[dict[str, Tensor], float]:
@@ -256,7 +240,7 @@ class Descent:
 
 def fit_by_moments(
     paying: Paying,
-    session: Session,
+    planned: Planned,
     table: ScaledTable,
     targets: np.ndarray,
     *,
@@ -267,7 +251,7 @@ def fit_by_moments(
 
     Args:
         paying: What pays.
-        session: The session of the second moments.
+        planned: The release of the second moments.
         table: The rows.
         targets: (rows,), scaled. Private.
         l1, l2: Penalties of :func:`~tacita.linear_model.adaptive_elastic_net`, in scaled units; not on the bias.
@@ -275,7 +259,7 @@ def fit_by_moments(
     columns = table.features.shape[1]
     rows = WithColumns(table.features, torch.from_numpy(np.asarray(targets, np.float64)).unsqueeze(1))
     source = table_rows(rows, scale=torch.cat([table.scale, torch.ones(1)]), intercept=table.constant)
-    moment, noise_std = released_moments(paying, session, source)
+    moment, noise_std = released_moments(paying, planned, source)
     order = [*range(columns), *([] if table.constant is None else [columns + 1]), columns]  # the target comes last
     moment = moment[order][:, order]
     penalised = torch.ones(len(moment) - 1, dtype=torch.float64)

@@ -8,7 +8,7 @@ import numpy as np
 
 from tacita.linear_model.base import PrivateEstimator
 from tacita.linear_model.clamped_rows import ClampedRows, by_column, declared_scale
-from tacita.linear_model.fitting import released_mean
+from tacita.linear_model.fitting import bounded_sum, released_mean
 from tacita.linear_model.purchases import buy_widths
 
 COLUMN_SIZES = 0.15  # share of mu^2 for the histograms of column sizes
@@ -72,16 +72,16 @@ class PrivateMean(PrivateEstimator):
         rest, norm = budget.rest, math.sqrt(columns)  # of a row whose entries are in [-1, 1]
         center, widths, last = CENTER * rest, WIDTHS * rest, (1 - CENTER - WIDTHS) * rest
         for_scales = paying.register(budget.scales_event(columns), 1, "bounds") if declared is None else None
-        for_center = paying.bounded_session(columns, norm, center)
+        for_center = paying.plan(bounded_sum(norm), center)
         for_widths = paying.register(budget.scales_event(columns, widths), 1, "bounds")
-        for_mean = paying.bounded_session(columns, norm, last)
+        for_mean = paying.plan(bounded_sum(norm), last)
         if declared is not None or for_scales is None:
             scale = np.asarray(declared)
         else:
             noise = budget.noise_multiplier(center) * norm
             found = buy_widths(for_scales, by_column(rows), paying.randomness, noise)
             scale = np.array([found[str(j)] for j in range(columns)])
-        first, _ = released_mean(paying, for_center, ClampedRows(rows, scale), norm, center)
+        first, _ = released_mean(paying, for_center, ClampedRows(rows, scale))
         self.center_ = first.clip(-1, 1) * scale
         with np.errstate(all="ignore"):  # a warning would tell what a row holds
             distances = by_column(rows.astype(np.float64) - self.center_)
@@ -89,7 +89,7 @@ class PrivateMean(PrivateEstimator):
         found = buy_widths(for_widths, distances, paying.randomness, noise)
         self.width_ = np.array([found[str(j)] for j in range(columns)])
         within = ClampedRows(rows, self.width_, center=self.center_)
-        moved, noise_std = released_mean(paying, for_mean, within, norm, last)
+        moved, noise_std = released_mean(paying, for_mean, within)
         self.mean_ = self.center_ + moved * self.width_
         self.noise_std_ = noise_std * self.width_
         self._said(paying, [] if declared is not None else ["column_scale (bought)"])

@@ -29,8 +29,8 @@ class PrivateRegressor(RegressorMixin, PrivateLinearModel, ABC):
         """Return the share of the budget for second moments, of what purchases leave; ``size`` is mu n / d."""
 
     @abstractmethod
-    def _register(self, paying: Paying, columns: int, size: float) -> Any:
-        """Register the sessions of a fit on so many columns, constant included, before its first release."""
+    def _register(self, paying: Paying, size: float) -> Any:
+        """Register the sessions of a fit before its first release."""
 
     @abstractmethod
     def _solve(
@@ -57,7 +57,7 @@ class PrivateRegressor(RegressorMixin, PrivateLinearModel, ABC):
         size = self._size(table)
         paying = self._paying(table.shape[0], scales=scales, moments=self._moments_share(size) * (1.0 - scales))
         for_scales = paying.register(paying.budget.scales_event(bought), 1, "bounds") if bought else None
-        registered = self._register(paying, table.shape[1] + self.fit_intercept, size)
+        registered = self._register(paying, size)
         data_norm, width = self._bought_scales(paying, for_scales, table, targets if declared is None else None)
         centre, width = declared or (0.0, width)
         scaled = self._scaled(table, data_norm)
@@ -91,8 +91,8 @@ class MomentsRegressor(PrivateRegressor):
     def _moments_share(self, size: float) -> float:
         return 1.0
 
-    def _register(self, paying: Paying, columns: int, size: float) -> Any:
-        return paying.moments_session(columns + 1)
+    def _register(self, paying: Paying, size: float) -> Any:
+        return paying.plan_moments()
 
     def _solve(
         self, paying: Paying, registered: Any, table: ScaledTable, targets: np.ndarray, target_scale: float

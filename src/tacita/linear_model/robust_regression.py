@@ -45,7 +45,7 @@ class DescentRegressor(PrivateRegressor, DescentModel):
         """Return kappa of each of several phases; none to take the loss's own bound."""
         return ()
 
-    def _register(self, paying: Paying, columns: int, size: float) -> Any:
+    def _register(self, paying: Paying, size: float) -> Any:
         rule = rules.descent_rule(
             solver=self._solver(size),
             max_derivative=self._max_derivative,
@@ -53,15 +53,15 @@ class DescentRegressor(PrivateRegressor, DescentModel):
             steps=self.steps,
             max_grad_norm=self.max_grad_norm,
         )
-        return rule, paying.descent_sessions(rule, columns)
+        return rule, paying.plan_descent(rule)
 
     def _solve(
         self, paying: Paying, registered: Any, table: ScaledTable, targets: np.ndarray, target_scale: float
     ) -> Solution:
-        rule, sessions = registered
+        rule, plans = registered
         loss, unit = self._scaled_loss(target_scale)
         penalty = self._penalty(paying, table) * target_scale**2 / unit
-        descent = Descent(paying, sessions, table, targets, loss, rule, penalty, self._curvatures())
+        descent = Descent(paying, plans, table, targets, loss, rule, penalty, self._curvatures())
         found, damping = descent.fit()
         return found, rule, damping
 

@@ -12,7 +12,7 @@ from tacita.accounting import NeighboringRelation
 from tacita.linear_model import rules
 from tacita.linear_model.base import PrivateEstimator
 from tacita.linear_model.clamped_rows import ClampedRows, by_column, declared_scale
-from tacita.linear_model.fitting import released_mean
+from tacita.linear_model.fitting import bounded_sum, released_mean
 from tacita.linear_model.purchases import buy_scales
 
 SCALES = 0.3  # share of mu^2 for the histograms of column sizes
@@ -75,14 +75,14 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstim
         for_scales = paying.register(paying.budget.scales_event(columns), 1, "bounds") if scales else None
         shift, most = SQUARES[paying.budget.relation]
         norm = math.sqrt(most * columns)
-        session = paying.bounded_session(2 * columns, norm, paying.budget.moments)
+        for_moments = paying.plan(bounded_sum(norm), paying.budget.moments)
         if for_scales is None:
             self.column_scale_ = np.array(declared, np.float64)
         else:
             found = buy_scales(for_scales, by_column(rows), paying.randomness, rules.MOST)
             self.column_scale_ = np.array([found[str(j)] for j in range(columns)])
         rows_and_squares = ClampedRows(rows, self.column_scale_, shift=shift)
-        released, _ = released_mean(paying, session, rows_and_squares, norm, paying.budget.moments)
+        released, _ = released_mean(paying, for_moments, rows_and_squares)
         first, second = released[:columns].clip(-1, 1), (released[columns:] + shift).clip(0, 1)
         self.mean_ = first * self.column_scale_
         self.var_ = np.maximum(second - first**2, LEAST_VARIANCE) * self.column_scale_**2
