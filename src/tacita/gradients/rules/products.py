@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tacita.gradients.record_batch import RecordBatch
-from tacita.gradients.weighted_sums import sums_by_index
 
 
 def _is_weight(batch: RecordBatch, operand: Any) -> bool:
@@ -197,9 +196,15 @@ def _embedding_bag(  # noqa: PLR0917 - the arguments of the torch function
         bags = len(offsets) - include_last_offset
         bag = (positions.unsqueeze(1) >= offsets).sum(dim=1) - 1  # the last bag that begins at or before a position
         bag = bag.clamp(max=bags)
-        total = sums_by_index(bag, rows, bags + 1)[:bags]
-        count = counted.new_zeros(bags + 1).index_add(0, bag, counted)[:bags]
+        total = _added_at(bag, rows, bags + 1)[:bags]
+        count = _added_at(bag, counted, bags + 1)[:bags]
     return total if mode == "sum" else total / count.clamp(min=1).unsqueeze(-1)
+
+
+def _added_at(index: Tensor, rows: Tensor, size: int) -> Tensor:
+    """Return the sums of the rows of the same index, in a fixed order: on a GPU ``index_add`` has none."""
+    zeros = rows.new_zeros(size, *rows.shape[1:])
+    return zeros.index_add(0, index, rows) if rows.is_cpu else zeros.index_put((index,), rows, accumulate=True)
 
 
 def _largest(rows: Tensor, left_out: Tensor | None) -> Tensor:
