@@ -384,6 +384,27 @@ def hook_on_a_tensor(m, x):
     return out(m, y)
 
 
+def hook_where_a_gradient_is_required(m, x):
+    y = m.layer(x) * m.norm.weight
+    if y.requires_grad:
+        y.register_hook(lambda grad: grad.clamp(-2, 2))
+    return m.head(y.tanh())
+
+
+def hook_where_it_is_no_leaf(m, x):
+    y = x * m.norm.weight
+    if not y.is_leaf:
+        y.register_hook(lambda grad: grad.clamp(-2, 2))
+    return out(m, y)
+
+
+def hook_on_a_node(m, x):
+    y = x * m.norm.weight
+    if y.grad_fn is not None:
+        y.grad_fn.register_prehook(lambda grads: (grads[0].clamp(-2, 2),))
+    return out(m, y)
+
+
 def mode_switched(m, x):
     m.train(not m.training)
     return out(m, x)

@@ -25,14 +25,7 @@ from tacita.gradients.batches import flatten, memory_key
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import LossFn, ModuleTree, attributes_kept, losses_at, on_copies, real_values
 from tacita.gradients.program.recorded_calls import RecordedCall, in_graph
-from tacita.gradients.record_batch import (
-    OPERATORS,
-    RecordBatch,
-    check_operator,
-    outside,
-    records,
-    rules_guarded,
-)
+from tacita.gradients.record_batch import RecordBatch, check_operator, outside, records, rules_guarded
 from tacita.gradients.rules.derived import Derived, derived
 from tacita.gradients.rules.fused_kernels import KERNELS, REPLACEMENTS
 from tacita.gradients.rules.products import PRODUCTS
@@ -41,9 +34,10 @@ from tacita.gradients.rules.rule import Call, LayerRule
 
 _UNSAFE_VIEW = torch.ops.aten._unsafe_view.default
 _FACTS = {  # what code asks of a tensor that is no tensor, and the same for all records
-    *(getattr(torch.Tensor, name).__get__ for name in ("shape", "ndim", "dtype", "device", "layout", "requires_grad")),
+    *(getattr(torch.Tensor, name).__get__ for name in ("shape", "ndim", "dtype", "device", "layout")),
     *(getattr(torch.Tensor, name) for name in ("size", "dim", "numel", "stride", "is_floating_point", "is_contiguous")),
 }
+_OF_AUTOGRAD = {getattr(torch.Tensor, name).__get__ for name in ("requires_grad", "is_leaf")}  # hidden by ``vmap``
 _HOOKING = {  # gives hooks to a tensor, or the node of the graph that takes them
     torch.Tensor.register_hook,
     torch.Tensor.register_post_accumulate_grad_hook,
@@ -190,13 +184,16 @@ class _Recorder(TorchFunctionMode):
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         if func in _FACTS:
             return func(*args, **(kwargs or {}))
-        if isinstance(func, OPERATORS):
-            check_operator(func)
-        if func in _HOOKING and args[0].requires_grad and not self.batch.differs(args[0]):
-            raise UnsupportedModuleError(
-                "a hook is put on a parameter, or on what was computed from parameters alone, which only the loop "
-                "calls: leave it out"
-            )
+        check_operator(func)
+        if (func in _OF_AUTOGRAD or func in _HOOKING) and self.batch.understands(args[0]):
+            behind = self.batch.all(args[0]) if self.batch.differs(args[0]) else args[0]
+            if func in _OF_AUTOGRAD:
+                return func(behind)
+            if behind.requires_grad:
+                raise UnsupportedModuleError(
+                    "a hook is put on a parameter, or on what was computed from parameters or records (grad_fn gives "
+                    "the node that takes one), which only the loop calls: leave it out"
+                )
         kwargs, result = kwargs or {}, NotImplemented
         rule, replacement = RULES.get(func), REPLACEMENTS.get(func)
         if rule is not None and self.batch.innermost():

@@ -21,11 +21,7 @@ from tacita.gradients.program.check import users_line
 from tacita.gradients.program.trace import TracedPass
 
 _SIZES = {"size", "input_size", "input_sizes", "repeats"}  # lists that may follow the rows, and beside them only:
-_OF_GROUPS = {
-    "N",
-    "C",
-    "group",
-}  # of a group norm over the channels of all records; and the end of arange (``rows.py``)
+_OF_GROUPS = {"N", "C", "group"}  # of a group norm over all records' channels; and the end of arange (``rows.py``)
 
 
 class Slot(NamedTuple):

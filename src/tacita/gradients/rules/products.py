@@ -196,15 +196,12 @@ def _embedding_bag(  # noqa: PLR0917 - the arguments of the torch function
         bags = len(offsets) - include_last_offset
         bag = (positions.unsqueeze(1) >= offsets).sum(dim=1) - 1  # the last bag that begins at or before a position
         bag = bag.clamp(max=bags)
-        total = _added_at(bag, rows, bags + 1)[:bags]
-        count = _added_at(bag, counted, bags + 1)[:bags]
+        both = torch.cat([rows, counted.unsqueeze(-1)], dim=1)
+        zeros = both.new_zeros(bags + 1, both.shape[1])
+        in_order = both.is_cpu  # where index_add has no fixed order, index_put has
+        added = zeros.index_add(0, bag, both) if in_order else zeros.index_put((bag,), both, accumulate=True)
+        total, count = added[:bags, :-1], added[:bags, -1]
     return total if mode == "sum" else total / count.clamp(min=1).unsqueeze(-1)
-
-
-def _added_at(index: Tensor, rows: Tensor, size: int) -> Tensor:
-    """Return the sums of the rows of the same index, in a fixed order: on a GPU ``index_add`` has none."""
-    zeros = rows.new_zeros(size, *rows.shape[1:])
-    return zeros.index_add(0, index, rows) if rows.is_cpu else zeros.index_put((index,), rows, accumulate=True)
 
 
 def _largest(rows: Tensor, left_out: Tensor | None) -> Tensor:
