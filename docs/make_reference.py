@@ -20,6 +20,7 @@ from tacita.accounting.events.sampled import REFUSED, table_of
 from tacita.accounting.relations import RELATIONS
 from tacita.accounting.sampling_laws import EVERY_LAW
 from tacita.convex import MedianOfMeansEvent, ShuffledSumEvent
+from tacita.correlated import CorrelatedEvent
 from tacita.error_feedback import feedback_table
 from tacita.errors import UnsupportedEventError
 from tacita.hardened import discrete
@@ -141,6 +142,13 @@ there is a proof. The proofs are in [derivations](derivations/index.md).
 
 {cells(discrete_table())}
 
+## A clipped sum with correlated Gaussian noise
+
+`ClippedGradientOracle` with `CorrelatedGaussian`. The movements of all turns of a record are charged together, once a
+session ([derivation](derivations/correlated-noise.md)).
+
+{cells(correlated_table())}
+
 ## Error feedback, the error hidden
 
 `ErrorFeedbackOracle` with `PrivateFeedback`; see [error feedback](error-feedback.md).
@@ -206,6 +214,23 @@ def discrete_table() -> dict[str, dict[Any, str]]:
         except UnsupportedEventError:
             return REFUSED
         return GaussianSumEvent.charges(law)[relation].replace("amplified by the secret batch", "no amplification")
+
+    return {law.words: {relation: charge(law, relation) for relation in RELATIONS} for law in EVERY_LAW}
+
+
+def correlated_table() -> dict[str, dict[Any, str]]:
+    """Return the cells for which there is a proof with correlated noise."""
+
+    def charge(law: Any, relation: Any) -> str:
+        try:
+            CorrelatedEvent(
+                relation=relation, inner=gaussian_sum_event(law, (1.0,), (1.0,), relation), bands=2, power=0.5
+            )
+        except UnsupportedEventError:
+            return REFUSED
+        if relation == "replace_one":
+            return "once a session, no amplification, 2C"
+        return f"once a session, {'amplified by the secret batch' if law.own_coin else 'no amplification'}"
 
     return {law.words: {relation: charge(law, relation) for relation in RELATIONS} for law in EVERY_LAW}
 

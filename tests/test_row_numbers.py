@@ -246,6 +246,15 @@ def test_an_oracle_releases_the_same_from_row_numbers(pair, sampling, sizes, mon
         assert torch.allclose(mine, other, rtol=1e-12, atol=1e-12)  # blocks are added in another order
 
 
+@pytest.mark.usefixtures("many")
+def test_a_sampler_of_row_numbers_past_the_end_is_refused(monkeypatch):
+    draws = oracle_on("linear", "sum", "full", SIZES["all"]).draws
+    assert len(draws.batch(0)) == ROWS
+    monkeypatch.setattr(type(draws.sampler), "batch", lambda *_: RowRange(0, ROWS + 1))
+    with pytest.raises(RuntimeError, match="of existing rows"):
+        draws.batch(0)
+
+
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("sampling", ["full", "one pass", "Poisson"])
 @pytest.mark.parametrize("kept", [8, ROWS], ids=["many", "few"])

@@ -356,7 +356,7 @@ def _parse(text: bytes) -> Randomness | None:
         for session, secret in state["sessions"].items():
             randomness._sessions[session] = Key(bytes.fromhex(secret), secure=state["secure"])
         for session, (query, secret) in state.get("noise", {}).items():
-            randomness._noise[session] = (int(query), Key(bytes.fromhex(secret), secure=state["secure"]))
+            randomness._noise[session] = (query, Key(bytes.fromhex(secret), secure=state["secure"]))
         randomness._drawn, randomness._ledger = set(state["drawn"]), state["ledger"]
     except (ValueError, TypeError, RecursionError):
         return None
@@ -372,6 +372,8 @@ def _well_formed(state: Any) -> bool:
         and state["generation"] >= 0
         and all(isinstance(session, str) for session in state["drawn"])
         and (state["ledger"] is None or isinstance(state["ledger"], str))
+        and isinstance(state.get("noise", {}), Mapping)
+        and all(type(query) is int and query >= 0 for query, _ in state.get("noise", {}).values())
     )
 
 

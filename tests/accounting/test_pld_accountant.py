@@ -230,3 +230,11 @@ def test_sessions_of_one_pair_are_charged_one_beside_the_other(law):
     assert accountant.epsilon(both, 1e-5).epsilon == pytest.approx(accountant.epsilon(whole, 1e-5).epsilon, rel=1e-9)
     assert accountant.delta(both, 1.0).delta == pytest.approx(accountant.delta(whole, 1.0).delta, rel=1e-9)
     assert accountant.epsilon(both, 1e-5).epsilon > 1.05 * accountant.epsilon(one, 1e-5).epsilon
+
+
+def test_where_the_grid_is_too_coarse_the_other_bounds_are_asked():
+    session = acc.Spend(poisson(0.9, 0.1), 10**6)
+    reading, found = pld_epsilon((session,), 1e-5), accountant.epsilon([session], 1e-5)
+    assert not reading.resolved
+    assert acc.gaussian_epsilon(10.0 * 1000, 1e-5) == pytest.approx(found.epsilon)
+    assert found.epsilon < 0.95 * reading.value

@@ -781,3 +781,15 @@ def test_a_line_of_a_restart_must_be_of_the_session_that_it_names(tmp_path):
     wrong = dataclasses.replace(session.registration, planned_queries=11, restart_of="train-1")
     with pytest.raises(LedgerError, match=r"cannot be a restart of .*: this ledger has no such session"):
         ledger._add(dataclasses.replace(wrong, id="train-2"))
+
+
+def test_a_session_that_would_still_count_is_not_withdrawn_for_one_that_is_refused():
+    """After a release, the plan keeps a session that is withdrawn: its replacement must fit beside it."""
+    ledger = book(filter="gaussian", max_epsilon=gaussian_epsilon(1.0, DELTA), max_delta=DELTA)
+    old = ledger.register(full_batch(1 / 0.7), planned_queries=1)
+    make(ledger.register(full_batch(1 / 0.3), planned_queries=1), 1)
+    with pytest.raises(BudgetExceededError, match="filter's budget"):
+        ledger._replace(old, full_batch(1 / 0.68), {})  # 0.7^2 + 0.3^2 + 0.68^2 > 1, without the first it is less
+    assert (old.state, len(ledger.sessions)) == ("registered", 2)
+    ledger._replace(old, full_batch(1 / 0.6), {})
+    assert [one.state for one in ledger.sessions] == ["withdrawn", "open", "registered"]

@@ -4,7 +4,6 @@ import json
 
 import pytest
 import torch
-from tests.oracles.test_line import crashed, resumed, same
 
 import tacita
 from tacita.correlated import strategy
@@ -12,6 +11,7 @@ from tacita.errors import LedgerError, ResumeError, UnsupportedEventError
 from tacita.oracles import trainable
 from tacita.testing.fidelity import check_noise
 from tacita.testing.simulator import Worlds, parts_of, simulate
+from tests.oracles.test_gate import crashed, resumed, same
 
 BANDS = 3
 

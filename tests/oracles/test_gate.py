@@ -55,6 +55,15 @@ def test_a_matching_line_is_the_identical_release_and_free(problem, make_oracle,
     assert oracle.remaining_queries == 7
 
 
+def test_a_checkpoint_that_is_loaded_again_forgets_that_a_line_did_not_match(problem, make_oracle, tmp_path):
+    """As after an interrupt between the line that did not match and the query under the next number."""
+    state, releases = crashed(make_oracle, problem, tmp_path, 2)
+    oracle = resumed(make_oracle, tmp_path, state)
+    oracle.gate._other_values = True
+    oracle.load_state_dict(state)
+    assert same(oracle.query(trainable(problem[0])), releases[0])
+
+
 def test_a_line_that_does_not_match_takes_the_next_unused_number(problem, make_oracle, tmp_path):
     state, _ = crashed(make_oracle, problem, tmp_path, 3)
     oracle = resumed(make_oracle, tmp_path, state)

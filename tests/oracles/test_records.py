@@ -386,6 +386,14 @@ def test_every_block_of_rows_is_hashed_and_blocks_do_not_show(sizes, monkeypatch
     assert names((last,), sizes) != whole
 
 
+def test_the_cap_of_one_key_is_one_choice():
+    """A resumed run reads the rows that the first one read."""
+    data, people = (torch.zeros(100, 2),), [i // 10 for i in range(100)]
+    first, again, other = (tacita.cap_units(data, people, 3, randomness=Randomness.insecure(k)).rows for k in (0, 0, 1))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
 def test_every_condition_of_a_source_is_stated():
     event = GaussianSumEvent(
         relation="zero_out_one", sampling=FullBatchLaw(), max_contribution=(1.0,), noise_std=(2.0,)

@@ -35,6 +35,14 @@ def test_rows_of_the_wrong_width_take_no_place(table_of):
     assert kept(table).tolist() == [True, False, False, True]
 
 
+def test_rows_that_were_left_out_before_take_no_place(table_of):
+    counted = [True, False, False, True, False, True]
+    table = people(table_of, "aaaaaa").keep(np.array(counted))
+    for seed in range(10):
+        assert kept(table, 3, Key.insecure(seed)).tolist() == counted
+        assert not held_out(table, 1.0, Key.insecure(seed), unit="p", missing=MISSING)[~np.array(counted)].any()
+
+
 @pytest.mark.parametrize("removed", ["a", "b", "c"])
 def test_another_person_moves_nobody(table_of, removed):
     """A coin by position would: every later row moves up by the removed person's rows."""

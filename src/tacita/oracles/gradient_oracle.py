@@ -43,7 +43,7 @@ class Release:
         gradient: Estimate of the mean gradient by parameter name, which is ``released`` divided by ``divisor``.
         released: The noisy blocks, at the level of the sum: block -> parameter name -> tensor.
         divisor: The public divisor (the expected batch size).
-        noise_std: Standard deviation of the noise in ``released``, by block.
+        noise_std: Standard deviation of the noise in ``released``, by block; of its fresh part, if it is correlated.
         session: The session that paid.
         query: Number of the query in its session.
     """
