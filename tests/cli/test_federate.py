@@ -191,7 +191,7 @@ def test_an_interrupted_run_keeps_its_settings(clients):
 
     with pytest.raises(KeyboardInterrupt):
         run_simulation(SimulationSettings.from_toml(toml(settings_of(clients))), stop)
-    with pytest.raises(tacita.LedgerError, match="registered for another event"):
+    with pytest.raises(tacita.ResumeError, match="registered with other settings"):
         run_simulation(SimulationSettings.from_toml(toml(settings_of(clients, lr=0.1))))
 
 

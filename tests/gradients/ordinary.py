@@ -9,6 +9,8 @@ WIDTH, LENGTH = 4, 6
 class Model(nn.Module):
     """A linear layer and a head under a forward pass of the case's own."""
 
+    count = 0
+
     def __init__(self, steps, **state):
         super().__init__()
         self.layer, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1)

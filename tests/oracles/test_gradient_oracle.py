@@ -9,7 +9,7 @@ import scipy.stats
 import torch
 
 import tacita
-from tacita.errors import BudgetExceededError, LedgerError, UnsupportedEventError
+from tacita.errors import BudgetExceededError, LedgerError, ResumeError, UnsupportedEventError
 from tacita.oracles import trainable
 from tests.devices import on_each_device
 
@@ -382,7 +382,7 @@ def test_an_error_shows_no_value_of_the_data(problem):
 def test_an_opened_session_is_not_continued_with_another_clipper(problem, make_oracle):
     first = make_oracle()
     first.query(trainable(problem[0]))
-    with pytest.raises(LedgerError, match="other settings"):
+    with pytest.raises(ResumeError, match="other settings"):
         make_oracle(
             ledger=first.ledger, session=first.session, clipper=tacita.AutomaticClipper(max_grad_norm=1.0, gamma=0.01)
         )
@@ -470,7 +470,7 @@ def test_calibrated_noise_pays_for_the_planned_restarts(make_oracle, one_pass):
     again = make_oracle(**settings, planned_restarts=2, session=last, seed=1)
     assert again.noise_std == oracle.noise_std
     again.backward()
-    with pytest.raises(tacita.LedgerError, match="other settings"):
+    with pytest.raises(ResumeError, match="other settings"):
         make_oracle(**settings, session=ledger.write_off(last), seed=2)  # as if no restart had been planned
     with pytest.raises(tacita.LedgerError, match="closed"):
         oracle.query(dict(oracle.source.model.named_parameters()))

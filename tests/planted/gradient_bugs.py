@@ -28,7 +28,7 @@ from tacita.gradients.chunked import ChunkedEngine
 from tacita.gradients.program import check, recorded_calls, run, unify
 from tacita.gradients.program import engine as program
 from tacita.gradients.program import record as capture
-from tacita.gradients.rules import convolution, group_norm, outer, patch_gram, rounding, rule
+from tacita.gradients.rules import convolution, normalization, outer, rounding, rule
 from tacita.gradients.rules import uses as ghost
 from tacita.gradients.watched import retention, watched_loop
 from tacita.oracles import GradientOracle, gradient_oracle
@@ -433,7 +433,7 @@ def patches_cancel():
 @bug(47, caught_by=[PATCHES + "test_the_products_are_those_of_patches"])
 def additions_of_pixels_not_counted():
     """Products of patches have the rounding of products of pixels; that of adding these up is left out."""
-    whole = patch_gram.patch_gram
+    whole = convolution.patch_gram
 
     def short(pixels, kernel, stride, dilation):
         made = whole(pixels, kernel, stride, dilation)
@@ -737,13 +737,13 @@ def thresholds_as_small_as_subnormal_factors():
 @bug(54, caught_by=[GROUP_NORM + "test_each_image_has_the_scale_of_its_record"])
 def scales_of_a_group_norm_in_the_order_of_images():
     """Copies of a group norm's scale stand first image by first image, so that records hold each other's gradients."""
-    swap(group_norm._for_each_image, lambda copy, images: copy.repeat(images, 1).flatten())
+    swap(normalization._for_each_image, lambda copy, images: copy.repeat(images, 1).flatten())
 
 
 @bug(54, caught_by=[GROUP_NORM + "test_a_record_moves_its_share_whatever_the_strides"])
 def strides_of_a_group_norm_forgotten():
     """The kernel of a group norm reads a view as if it had no gaps, and so credits positions to other records."""
-    swap(group_norm._in_order, lambda tensor, *shape: tensor.reshape(shape))
+    swap(normalization._in_order, lambda tensor, *shape: tensor.reshape(shape))
 
 
 @bug(59, caught_by=[SOURCE + "test_no_message_counts_the_records_of_a_batch"])

@@ -4,9 +4,9 @@ import torch
 from torch.nn.utils.stateless import _reparametrize_module  # what torch.func.functional_call does
 
 from tacita.gradients import functional
-from tacita.gradients.rules import derived, factors
+from tacita.gradients.rules import derived, outer
+from tacita.gradients.rules.linear import StackedRule
 from tacita.gradients.rules.outer import Gram
-from tacita.gradients.rules.stacked import StackedRule
 from tests.planted.plant import bug, put, swap
 
 COVERAGE = "tests/gradients/test_coverage.py::test_a_program_serves_it_and_equals_the_loop"
@@ -33,7 +33,7 @@ def parts_of_a_weight_taken_to_be_apart():
 @bug(56, caught_by=[CONTRACT + "[tied_gram]", CONTRACT + "[tied_gram_view]"])
 def cross_terms_of_a_tied_weight_left_out():
     """A tied embedding's norm is that of the embedding and that of the head, without what they have in common."""
-    with_cross_terms = factors._gram_of_left
+    with_cross_terms = outer._gram_of_left
 
     def apart(vectors, ones, dtype):
         found = with_cross_terms(vectors, ones, dtype)
@@ -43,7 +43,7 @@ def cross_terms_of_a_tied_weight_left_out():
         products[:, first:, :first] = 0.0
         return Gram(products, found.width, found.terms)
 
-    swap(factors._gram_of_left, apart)
+    swap(outer._gram_of_left, apart)
 
 
 @bug(caught_by=[COVERAGE + "[shared_and_parametrised_weights_one_module_under_two_names]"])

@@ -10,7 +10,7 @@ from torch import nn
 
 import tacita
 from tacita.accounting.gaussian import gaussian_epsilon
-from tacita.errors import BudgetExceededError, LedgerError
+from tacita.errors import BudgetExceededError, LedgerError, ResumeError
 from tacita.tables.moments import FixedNormalization
 
 RELATION = "add_or_remove_one"
@@ -94,7 +94,7 @@ def test_a_session_is_bound_to_the_scale():
     ledger, features = ledger_of(), torch.randn(50, 3)
     session = oracle_of(features, ledger=ledger, scale=SCALE).oracle.session
     for other in ({"scale": 2 * SCALE}, {}):
-        with pytest.raises(LedgerError, match="registered for another"):
+        with pytest.raises(ResumeError, match="other settings"):
             oracle_of(features, ledger=ledger, session=session, **other)
     oracle_of(features, ledger=ledger, session=session, scale=SCALE)
 
@@ -223,7 +223,7 @@ def test_features_need_a_channel():
 def test_the_thresholds_are_bound_to_the_session():
     ledger = ledger_of()
     first = oracle_of(torch.zeros(5, 2), ledger=ledger)
-    with pytest.raises(LedgerError, match="other settings"):
+    with pytest.raises(ResumeError, match="other settings"):
         oracle_of(torch.zeros(5, 2), ledger=ledger, max_mean_norm=1.0, session=first.oracle.session)
 
 
@@ -238,6 +238,6 @@ def test_a_session_is_bound_to_both_thresholds():
     ledger, features = ledger_of(), torch.randn(50, 3)
     session = oracle_of(features, ledger=ledger).oracle.session
     for other in ({"max_mean_norm": 5.0}, {"max_square_norm": 50.0}):
-        with pytest.raises(LedgerError, match="registered for another"):
+        with pytest.raises(ResumeError, match="other settings"):
             oracle_of(features, ledger=ledger, session=session, **other)
     oracle_of(features, ledger=ledger, session=session)

@@ -150,6 +150,7 @@ def default_chunk_rows(method: str, params: Mapping[str, Tensor]) -> int | None:
 
 # A part of PyTorch's message where vmap or a trial without values stops -> a cause that a person can act on.
 _CAUSES = {
+    "does not require grad": "it takes a gradient in a record's tensor by torch.autograd.grad: call torch.func.grad",
     "control flow": "its code looks at values of a record (an if, bool() or a comparison of a tensor)",
     "DataDependentOutput": "its code looks at values of a record (.item(), .tolist(), int() of a tensor)",
     ".item()": "its code looks at values of a record (.item(), .tolist(), int() of a tensor)",

@@ -90,7 +90,8 @@ def attributes_kept(tree: ModuleTree) -> Iterator[set[str]]:
     An LSTM, for example, lists the weights of its last forward pass.
 
     Yields:
-        The names of the attributes that the code inside has set, once it is over.
+        The names of the attributes that the code inside has set, once it is over; also of one that begins as a plain
+        value of the class.
     """
     written: set[str] = set()
     before = [(vars(module), vars(module).copy()) for _, module in tree.modules]
@@ -98,8 +99,10 @@ def attributes_kept(tree: ModuleTree) -> Iterator[set[str]]:
     try:
         yield written
     finally:
-        for (prefix, _), (own, held) in zip(tree.modules, before, strict=True):
-            changed = (name for name, one in held.items() if not _is_same(one, own.get(name, own)))
+        for (prefix, module), (own, held) in zip(tree.modules, before, strict=True):
+            of_class = {name: getattr(type(module), name, None) for name in own.keys() - held.keys()}
+            known = held | {name: one for name, one in of_class.items() if isinstance(one, PLAIN)}
+            changed = (name for name, one in known.items() if not _is_same(one, own.get(name, own)))
             written |= {f"{prefix}.{name}" if prefix else name for name in changed}
             for name in own.keys() - held.keys():
                 del own[name]

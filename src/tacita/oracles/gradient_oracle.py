@@ -106,7 +106,7 @@ class GradientOracle:
     Raises:
         UnsupportedEventError: No guarantee is proved for estimator x sampler x relation.
         BudgetExceededError: The session would pass the ledger's cap.
-        LedgerError: ``session`` was registered for other settings.
+        ResumeError: ``session`` was registered with other settings, for another model or loss say.
         ValueError: A setting is wrong; the message names it and the way out.
     """
 

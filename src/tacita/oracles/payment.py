@@ -18,7 +18,7 @@ from tacita.accounting import (
     Spend,
     TruncatedPoissonLaw,
 )
-from tacita.errors import LedgerError, UnsupportedEventError
+from tacita.errors import LedgerError, ResumeError, UnsupportedEventError
 from tacita.estimators.estimator import Estimator
 from tacita.ledger import Session, Share, settings_sha256
 from tacita.ledger.session import BLOCK
@@ -100,6 +100,7 @@ class Payment:
 
         Raises:
             LedgerError: The session was registered for something else, or for secure randomness, and this is not.
+            ResumeError: It was registered with other settings, of another model say.
         """
         bound = {**bound, **self.more_settings}
         session = self.session
@@ -121,11 +122,15 @@ class Payment:
             )
         of_settings = [settings_sha256(one) for one in ((bound, self.more_settings) if or_to_these_alone else (bound,))]
         same = (registered.event, registered.planned_queries, registered.part) == (event, planned_queries, part)
-        if not (same and registered.settings_sha256 in of_settings):
+        if not same:
             raise LedgerError(
-                f"session {session.id!r} was registered for another event, number of queries, part of the records or "
-                f"other settings than this {payee}'s (model and loss are among these): build the {payee} with "
-                "those it was registered with."
+                f"session {session.id!r} was registered for another event, number of queries or part of the records "
+                f"than this {payee}'s: build the {payee} with those it was registered with."
+            )
+        if registered.settings_sha256 not in of_settings:
+            raise ResumeError(
+                f"session {session.id!r} was registered with other settings than this {payee}'s. A network's model and "
+                f"loss, as written down, are among these: build the {payee} with those it was registered with."
             )
         return session
 

@@ -96,6 +96,11 @@ def counter(m, x):
     return out(m, x * next(COUNT))
 
 
+def counter_of_its_class(m, x):
+    m.count += 1
+    return out(m, x * m.count)
+
+
 def counter_of_positions(m, x):
     return out(m, x.roll(next(COUNT), dims=1))
 
@@ -414,7 +419,7 @@ def frames_looked_through(m, x):
 REFUSED = [
     fixed_seed, fixed_seed_of_a_record, fixed_seed_put_back, drawn_once_for_all, drawn_by_python, drawn_by_numpy,
     own_generator_of_numpy, own_generator_of_python, own_generator_of_torch, own_generator_in_place,
-    own_generator_of_a_record, clock, counter,
+    own_generator_of_a_record, clock, counter, counter_of_its_class,
     counter_of_positions, length_of_a_list, context_variable, mode_inside,
     swapped, printed, value_asked_for, branch_on_a_value, constant_written, resized, operator_with_state,
     unwrapped, unwrapped_and_rolled, masked_by_numpy, masked_by_own_permutation, cached_for_the_next, in_a_thread,

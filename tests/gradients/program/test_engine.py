@@ -266,7 +266,16 @@ SERVED = {
     "time_first": lambda m, x: m.layer(x.transpose(0, 1)).mean(0),
     "an_input_that_is_no_ones_row": lambda m, x: (m.other(x) + m.layer(torch.eye(4, 3).to(x))).mean(1),
     "in_place_of_a_clone": lambda m, x: m.layer(x).clone().relu_().mean(1),
+    "select_scatter_of_some_values": lambda m, x: _selected(m.layer(x), x).mean(1),
+    "a_transform_of_its_own": lambda m, x: torch.func.vmap(m.layer)(x).mean(1),
+    "gradient_in_a_record": lambda m, x: torch.func.grad(lambda z: m.layer(z).tanh().sum())(x).mean(1),
+    "forward_derivative": lambda m, x: torch.func.jvp(lambda z: m.layer(z).tanh().mean(1), (x,), (x * 2,))[1],
+    "diagonals": lambda m, x: m.layer(x).diag_embed().diagonal(0, 2, 3).mean(1),
 }
+
+
+def _selected(y, x):
+    return torch.where(x[:, :1, :1] > 0, torch.select_scatter(y, y[:, 1], 1, 2), y)
 
 
 def _without_grad(layer, x):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from tacita.gradients.rules import convolution
-from tacita.gradients.rules.patch_gram import patch_gram
+from tacita.gradients.rules.convolution import patch_gram
 from tests.gradients.rules.test_margins import recorded
 
 ROWS = 6

@@ -171,7 +171,7 @@ class Programs:
             attributes = {name: _as_compared(value, own) for name, value in held.items()}
             if key not in self._programs:
                 program, self._needs = self._build(self._model, self._loss_fn, params, self._like, self._needs)
-                _refuse_counters(program.written, held)
+                _refuse_counters(program.written, held, tree)
                 self._programs[key] = program, attributes, [*held.values(), *_hooks(tree)]
             program, before, _ = self._programs[key]
             compared = {*before, *attributes} - program.written
@@ -256,11 +256,14 @@ def _entry(value: Any, own: set[int]) -> Any:
     return id(value)
 
 
-def _refuse_counters(written: frozenset[str], held: Mapping[str, Any]) -> None:
-    if counters := [name for name in written if isinstance(held.get(name), PLAIN)]:
-        raise UnsupportedModuleError(
-            f"the forward pass changes {min(counters)!r} of the model, and a query does not run it: count outside of it"
-        )
+def _refuse_counters(written: frozenset[str], held: Mapping[str, Any], tree: ModuleTree) -> None:
+    modules = dict(tree.modules)
+    for name in sorted(written):
+        prefix, _, own = name.rpartition(".")
+        if isinstance(held.get(name, getattr(type(modules.get(prefix)), own, None)), PLAIN):  # maybe its class's
+            raise UnsupportedModuleError(
+                f"the forward pass changes {name!r} of the model, and a query does not run it: count outside of it"
+            )
 
 
 def _refuse_change(name: str) -> None:

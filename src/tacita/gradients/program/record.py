@@ -214,7 +214,10 @@ class _Recorder(TorchFunctionMode):
 
     def _without_values(self, func: Callable, args: tuple, kwargs: dict) -> Any:
         """Call a function in a pass without values. Constants have theirs, so that code may look at its own masks."""
-        if not any(isinstance(t, FakeTensor) or self.batch.differs(t) for t in _tensors(args, kwargs)):
+        plain = self.batch.understands  # and no tensor within a transform of the user's own
+        if all(
+            plain(t) and not isinstance(t, FakeTensor) and not self.batch.differs(t) for t in _tensors(args, kwargs)
+        ):
             with real_values():
                 return func(*args, **kwargs)
         return func(*args, **kwargs)

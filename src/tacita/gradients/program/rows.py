@@ -95,7 +95,7 @@ def check_rows(traces: Sequence[Sequence[Node]], rows: Sequence[int], batch: set
             common.add(memory(first))
         elif str(node.target) == "<built-in function getitem>":
             found[node] = given[node.args[0]][node.args[1]]  # type: ignore[index]
-        elif node.op == "placeholder" or node in copies:
+        elif node.op == "placeholder" or node in copies or (follows and not first.numel()):  # nothing is in it
             found[node] = _place(node, values, rows)
         elif _JOINED in given.values():
             raise _refusal(node, "reads what was joined over records")

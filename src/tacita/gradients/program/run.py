@@ -43,10 +43,10 @@ class _Step(NamedTuple):
     Attributes:
         function: The operator.
         args: Its arguments; a ``Slot`` stands for the value in it.
-        nested: Registers stand in lists or among the named arguments, too.
+        nested: Slots stand in lists or among the named arguments, too.
         kwargs: Its named arguments.
-        result: The number of the register that takes the result.
-        forgotten: Numbers of registers that nobody reads afterwards.
+        result: The number of the slot that takes the result.
+        forgotten: Numbers of slots that nobody reads afterwards.
         ready: Positions of the recorded calls whose input and gradients are there now.
     """
 
@@ -89,7 +89,7 @@ class Program:
         self._follows = [a != b for a, b in zip(*(_leading(one) for one in traces[:2]), strict=True)]
         places = zip([*number][: made.inputs], self._follows, strict=True)
         self._kinds = [(node.meta["val"].shape[follows:], node.meta["val"].dtype) for node, follows in places]
-        self._registers = len(number)
+        self._slots = len(number)
         self._places = [
             (number[x], [None if one is None else number[one] for one in grads])
             for x, grads in zip(self._trace.inputs, self._trace.grads, strict=True)
@@ -135,7 +135,7 @@ class Program:
         given = [
             _twice(one) if rows == 1 and follows else one for one, follows in zip(inputs, self._follows, strict=True)
         ]
-        values: list[Any] = [*given, *self._constants, *[None] * (self._registers - len(given) - len(self._constants))]
+        values: list[Any] = [*given, *self._constants, *[None] * (self._slots - len(given) - len(self._constants))]
         pulls = {id(one.source.tensor): partial(one.pull, values) for one in self._pullbacks}
 
         def hand_over(position: int) -> None:
@@ -283,7 +283,7 @@ def _run(steps: Sequence[_Step], values: list[Any], hand_over: Callable[[int], N
 
 
 def _put_in(given: Any, values: list[Any]) -> Any:
-    """Return arguments with the values of registers, those in lists, too."""
+    """Return arguments with the values of slots, those in lists, too."""
     if type(given) is Slot:
         return values[given.number]
     if type(given) is dict:

@@ -49,7 +49,7 @@ class OperatorCall(NamedTuple):
         function: The operator.
         args: Its arguments; a ``Slot`` or ``RowCount`` stands for what is put in.
         kwargs: Its named arguments, the same.
-        result: The number of the register that takes the result.
+        result: The number of the slot that takes the result.
     """
 
     node: Node
@@ -63,9 +63,9 @@ class Unified(NamedTuple):
     """The one list of operators of several traces.
 
     Attributes:
-        trace: The first trace, whose nodes the registers are of.
-        number: The register of each node of it.
-        inputs: How many inputs there are: they take the first registers.
+        trace: The first trace, whose nodes the slots are of.
+        number: The slot of each node of it.
+        inputs: How many inputs there are: they take the first slots.
         constants: The constants, copied; they take the next ones.
         calls: The operators, in order.
     """

@@ -5,6 +5,10 @@ weight is a sum of outer products over positions, as for a linear layer. Where i
 a CPU), the gradient comes from a convolution in which each sample is a group of its own, and elsewhere from patches. A
 transposed convolution has the weight gradient of a convolution that takes the output's gradient as its input, and the
 input as its output's gradient. Tensors are (rows, images of one record, channels, *positions).
+
+On a small image the Gram form takes the inner products of patches from those of pixels,
+:math:`\sum_k p_{t + k} \cdot p_{s + k}` over the offsets k of the kernel. Pixels are fewer and narrower than patches,
+so their products are cheap, and sums over k are taken one axis at a time.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,6 +23,7 @@ from torch.nn import functional as F
 
 from tacita.gradients.rules.outer import (
     HELD,
+    Gram,
     direct_squares,
     gram_is_cheaper,
     gram_of,
@@ -27,14 +32,13 @@ from tacita.gradients.rules.outer import (
     squares_of_grams,
     with_margin,
 )
-from tacita.gradients.rules.patch_gram import cost as patch_gram_cost
-from tacita.gradients.rules.patch_gram import patch_gram
 from tacita.gradients.rules.rounding import gamma
 from tacita.gradients.rules.rule import Call, LayerRule, LayerUse, Parameters, RowWeights, squared_norm_of
 from tacita.gradients.rules.transposed import TransposedRule
 
 VECTOR = 8  # channels that a CPU kernel takes at once
 PATCHES = 2**18  # elements of patches that are formed at once: they are read again while they are in a cache
+ADDITION = 24  # multiplications of a matrix product that take as long as one addition of two windows
 AT_ONCE = 2**19  # elements of gradients that are formed for their norms alone: they fit a cache and reuse memory
 Ints = int | Sequence[int]
 
@@ -307,3 +311,48 @@ def _sum_of_products(use: LayerUse) -> Tensor:
 def _bias_radius(use: LayerUse) -> Tensor:
     positions = _positions(use)
     return squared_norm_of(use.grad).mul_(positions).sqrt_().mul_(gamma(positions + 4, use.grad.dtype))
+
+
+def patch_gram(pixels: Tensor, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> Gram:
+    """Return the inner products of all pairs of patches, (images, positions, positions).
+
+    ``pixels`` are (images, channels, *pixels), with the padding in place.
+
+    A product of two pixels is rounded as in :func:`gram_of`, and passes at most one addition for each further offset
+    along each axis.
+    """
+    sizes, axes = pixels.shape[2:], len(kernel)
+    of_pixels = gram_of(pixels.flatten(2).mT)
+    total = of_pixels.products.view(-1, *sizes, *sizes)
+    for axis in reversed(range(axes)):
+        length = _length(sizes[axis], kernel[axis], stride[axis], dilation[axis])
+        windows = [_window(total, axis, axes, k * dilation[axis], length, stride[axis]) for k in range(kernel[axis])]
+        total = windows[0].clone()
+        for window in windows[1:]:
+            total += window
+    positions = total.shape[1 : 1 + axes].numel()
+    terms = of_pixels.terms + sum(kernel) - axes
+    return Gram(total.reshape(-1, positions, positions), of_pixels.width * prod(kernel), terms)
+
+
+def patch_gram_cost(
+    pixels: Sequence[int], channels: int, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> int:
+    """Return what :func:`patch_gram` takes for one image, in multiplications of a matrix product."""
+    sizes = list(pixels)
+    total = prod(sizes) ** 2 * channels
+    for axis in reversed(range(len(kernel))):
+        sizes[axis] = _length(sizes[axis], kernel[axis], stride[axis], dilation[axis])
+        total += ADDITION * kernel[axis] * prod(sizes) ** 2
+    return total
+
+
+def _length(size: int, kernel: int, stride: int, dilation: int) -> int:
+    return (size - dilation * (kernel - 1) - 1) // stride + 1
+
+
+def _window(gram: Tensor, axis: int, axes: int, start: int, length: int, stride: int) -> Tensor:  # noqa: PLR0917
+    """Return the entries whose both pixels lie ``start`` after a position's first one along ``axis``."""
+    chosen: list[slice] = [slice(None)] * gram.ndim
+    chosen[1 + axis] = chosen[1 + axes + axis] = slice(start, start + (length - 1) * stride + 1, stride)
+    return gram[tuple(chosen)]

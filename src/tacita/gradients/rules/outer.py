@@ -8,16 +8,21 @@ A sample with inputs :math:`a_t` and output gradients :math:`d_t` at positions :
 :math:`G = \sum_t d_t a_t^\top`. For one position its norm has a closed form. For few positions the Gram form
 :math:`\lVert G \rVert_F^2 = \sum_{t,s} (a_t \cdot a_s)(d_t \cdot d_s)` is cheap. For many the norm is taken directly
 from :math:`G`. Tensors are (rows, positions, width) throughout.
+
+Calls of different functions may meet in one matrix: a head and the embedding that it is tied to. The gradient over all
+calls is one such sum over all their positions. For a linear layer the left factor is the gradient of the output and the
+right one the input; for an embedding the left one has a one at the index of the position, and the right one is the
+gradient of the output. What a one meets is looked up, and nothing of the size of the matrix is held.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from tacita.gradients.rules.rounding import add_radius, gamma, squared_row_norms, unit
-from tacita.gradients.rules.rule import squared_norm_of
+from tacita.gradients.rules.rule import Factors, squared_norm_of
 
 HELD = 2**22  # elements of per-sample gradients in memory at once
 LOOSE = 0.01  # if its rounding term is a larger share of its square, a Gram norm is computed again, directly
@@ -183,3 +188,46 @@ def gram_of(rows: Tensor) -> Gram:
     for part in parts[1:]:
         total += part @ part.mT
     return Gram(total, width, block + len(parts))
+
+
+def gram_serves(parts: Sequence[Factors | None], shape: torch.Size) -> bool:
+    """Return whether all gradients are factored, and the Gram form of their sum is cheaper than the gradients."""
+    factored = [part for part in parts if part is not None]
+    return len(factored) == len(parts) and gram_is_cheaper(sum(part.right.shape[1] for part in factored), *shape)
+
+
+def squares_of_factors(
+    parts: Sequence[Factors], again: Callable[[Tensor], Tensor], *, rounding_margin: bool = True
+) -> Tensor:
+    """Return the squared norms of the gradients that the parts add up to, (rows,), float64.
+
+    Args:
+        parts: Of one matrix.
+        again: Mask of rows, (rows,) -> their squared norms from the gradients themselves, in float64.
+        rounding_margin: Whether the squares are upper bounds.
+    """
+    vectors = [part for part in parts if part.left.ndim == 3]
+    ones = [part for part in parts if part.left.ndim == 2]
+    right = torch.cat([part.right for part in vectors + ones], dim=1)
+    squares, lengths = squares_of_grams(
+        gram_of(right), _gram_of_left(vectors, ones, right.dtype), again, rounding_margin=rounding_margin
+    )
+    if not rounding_margin:
+        return squares
+    return with_margin(squares, (lengths[0] * lengths[1]).sum(dim=1), right.shape[1], right.dtype)
+
+
+def _gram_of_left(vectors: Sequence[Factors], ones: Sequence[Factors], dtype: torch.dtype) -> Gram:
+    """Return the Gram matrix of the left factors: vectors first, then ones. What a one meets is exact."""
+    index = torch.cat([part.left for part in ones], dim=1) if ones else None
+    alike = None if index is None else (index.unsqueeze(2) == index.unsqueeze(1)).to(dtype)
+    if not vectors:
+        assert alike is not None
+        return Gram(alike, 1, 0)
+    left = torch.cat([part.left for part in vectors], dim=1)
+    gram = gram_of(left)
+    if index is None or alike is None:
+        return gram
+    met = left.gather(2, index.unsqueeze(1).expand(-1, left.shape[1], -1))
+    upper, lower = torch.cat([gram.products, met], dim=2), torch.cat([met.mT, alike], dim=2)
+    return Gram(torch.cat([upper, lower], dim=1), gram.width, gram.terms)

@@ -12,11 +12,9 @@ from torch.nn import functional as F
 
 from tacita.gradients.rules.convolution import ConvolutionRule, TransposedConvolutionRule
 from tacita.gradients.rules.embedding import EmbeddingRule
-from tacita.gradients.rules.group_norm import GROUP_NORM_RULE
-from tacita.gradients.rules.linear import LinearRule
-from tacita.gradients.rules.normalization import LAYER_NORM, RMS_NORM
+from tacita.gradients.rules.linear import LinearRule, StackedRule
+from tacita.gradients.rules.normalization import GROUP_NORM, LAYER_NORM, RMS_NORM
 from tacita.gradients.rules.rule import LayerRule
-from tacita.gradients.rules.stacked import StackedRule
 from tacita.gradients.rules.transposed import AddmmRule, MatmulRule
 
 _MATMUL, _STACKED = MatmulRule(), StackedRule()
@@ -38,7 +36,7 @@ RULES: dict[Any, LayerRule] = {
     F.conv_transpose3d: TransposedConvolutionRule(F.conv_transpose3d, 3),
     F.embedding: EmbeddingRule(),
     F.layer_norm: LAYER_NORM,
-    F.group_norm: GROUP_NORM_RULE,
+    F.group_norm: GROUP_NORM,
     F.rms_norm: RMS_NORM,
 }
 

@@ -17,8 +17,7 @@ from torch import Tensor
 from tacita.gradients.batches import memory_address
 from tacita.gradients.engine import Groups
 from tacita.gradients.rules.derived import apart
-from tacita.gradients.rules.factors import gram_serves, squares_of_factors
-from tacita.gradients.rules.outer import HELD
+from tacita.gradients.rules.outer import HELD, gram_serves, squares_of_factors
 from tacita.gradients.rules.rounding import add_radius, gamma
 from tacita.gradients.rules.rule import (
     VALUE,
