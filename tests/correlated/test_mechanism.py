@@ -56,7 +56,7 @@ def test_whitened_noise_is_independent(sessions):
 
 def test_noise_that_is_not_whitened_fails_the_check(sessions):
     """A test of the test: it must see the correlation."""
-    mechanism, over_noise = sessions
+    _, over_noise = sessions
     with pytest.raises(AssertionError, match="noise"):
         fidelity.check_every_query(over_noise, 1e-6)
 
