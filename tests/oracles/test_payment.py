@@ -57,7 +57,9 @@ def test_a_session_may_be_bound_to_all_settings_by_its_caller(options):
 def test_another_session_does_not(options, other):
     handed_in = replace(options, session=session_of(options))
     for payee in ("oracle", "test"):
-        with pytest.raises(LedgerError, match=f"another event, number of queries or part of the records than this {payee}'s"):
+        with pytest.raises(
+            LedgerError, match=f"another event, number of queries or part of the records than this {payee}'s"
+        ):
             session_of(handed_in, payee, **other)
 
 
