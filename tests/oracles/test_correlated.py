@@ -159,6 +159,44 @@ def test_a_key_file_of_a_later_query_cannot_go_back(problem, make_oracle, asked,
         resumed(make_oracle, tmp_path, early, randomness=tacita.Randomness.load(tmp_path / "key"), **CYCLIC)
 
 
+def test_a_newer_key_takes_no_query_back_even_without_its_records(problem, make_oracle, asked, tmp_path):
+    """As after a loss of power: the key was saved, and the ledger's last records were not on disk."""
+    ledger = tacita.Ledger(tmp_path / "ledger.jsonl", neighboring_relation="add_or_remove_one", privacy_unit="one row")
+    oracle = make_oracle(ledger=ledger, **CYCLIC)
+    early = oracle.state_dict()
+    oracle.ratchet()
+    with pytest.raises(ResumeError, match="cannot go back behind its private key file"):
+        oracle.load_state_dict(early)
+    assert asked(oracle, 1)
+
+
+def test_a_load_that_fails_changes_nothing(make_oracle, asked):
+    oracle = make_oracle(**CYCLIC)
+    early = oracle.state_dict()
+    asked(oracle, 5)
+    oracle.ratchet()
+    with pytest.raises(ResumeError):
+        oracle.load_state_dict(early)
+    assert oracle.gate.position == 5
+    assert all_same(asked(oracle, 2), asked(make_oracle(**CYCLIC), 7)[5:])
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        CYCLIC["sampler"],
+        tacita.DisjointSampler(num_batches=10, num_records=60, assignment="coin"),
+        tacita.ShuffledEpochsSampler(batches_per_epoch=5, num_records=60, assignment="coin"),
+    ],
+)
+def test_other_rows_in_mid_session_would_deal_the_groups_anew(problem, make_oracle, asked, sampler):
+    x, y = problem[2]
+    state = make_oracle(sampler=sampler).state_dict()
+    make_oracle(sampler=sampler).load_state_dict(state)
+    with pytest.raises(ResumeError, match="and the same records"):
+        make_oracle(sampler=sampler, dataset=(x[1:], y[1:])).load_state_dict(state)
+
+
 def test_an_interrupted_query_takes_its_noise_with_it(make_oracle, asked, problem):
     """It is paid and never released, and the next query takes back what it would have had."""
     expected = asked(make_oracle(**CYCLIC), 3)

@@ -470,7 +470,7 @@ def test_calibrated_noise_pays_for_the_planned_restarts(make_oracle, one_pass):
     again = make_oracle(**settings, planned_restarts=2, session=last, seed=1)
     assert again.noise_std == oracle.noise_std
     again.backward()
-    with pytest.raises(ResumeError, match="other settings"):
+    with pytest.raises(tacita.LedgerError, match="another event"):
         make_oracle(**settings, session=ledger.write_off(last), seed=2)  # as if no restart had been planned
     with pytest.raises(tacita.LedgerError, match="closed"):
         oracle.query(dict(oracle.source.model.named_parameters()))

@@ -7,7 +7,7 @@ import torch
 
 import tacita
 from tacita.accounting import FullBatchLaw, GaussianSumEvent
-from tacita.errors import LedgerError
+from tacita.errors import LedgerError, ResumeError
 from tacita.oracles.payment import Payment
 
 FIRST, SECOND = (part.part for part in tacita.split((torch.zeros(10),), [5, 5]))
@@ -45,7 +45,7 @@ def test_a_session_may_be_bound_to_all_settings_by_its_caller(options):
     session = session_of(options)
     whole = replace(options, settings={**OWN, **SETTINGS}, session=session)
     assert session_of(whole, bound={"names": ["w"]}, or_to_these_alone=True) is session
-    with pytest.raises(LedgerError, match="other settings than this oracle's"):
+    with pytest.raises(ResumeError, match="other settings than this oracle's"):
         session_of(whole, bound={"names": ["w"]})
 
 
@@ -57,7 +57,9 @@ def test_a_session_may_be_bound_to_all_settings_by_its_caller(options):
 def test_another_session_does_not(options, other):
     handed_in = replace(options, session=session_of(options))
     for payee in ("oracle", "test"):
-        with pytest.raises(LedgerError, match=f"other settings than this {payee}'s"):
+        with pytest.raises(
+            LedgerError, match=f"another event, number of queries or part of the records than this {payee}'s"
+        ):
             session_of(handed_in, payee, **other)
 
 
@@ -65,7 +67,7 @@ def test_another_session_does_not(options, other):
 @pytest.mark.parametrize("alone", [False, True])
 def test_nor_one_for_other_settings(options, settings, alone):
     other = replace(options, settings=settings, session=session_of(options))
-    with pytest.raises(LedgerError, match="other settings than this oracle's"):
+    with pytest.raises(ResumeError, match="other settings than this oracle's"):
         session_of(other, or_to_these_alone=alone)
 
 

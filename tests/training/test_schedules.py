@@ -218,7 +218,7 @@ def test_views_resume_bit_for_bit_and_are_bound(tmp_path, of):
     whole = run(**{**changes, "folder": tmp_path / "whole"})
     with pytest.raises(Stop):
         run(**changes, callbacks=stop_at(8))
-    with pytest.raises(tacita.LedgerError, match="other settings"):  # another program
+    with pytest.raises(tacita.ResumeError, match="other settings"):  # another program
         run(**{**changes, "views": 3})
     assert torch.equal(weights(run(**changes)), weights(whole))
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tacita.accounting import Event
+from tacita.accounting.events.wrapped import OuterEvent
 from tacita.correlated.event import CorrelatedEvent
 from tacita.correlated.strategy import coefficients, column
 from tacita.errors import LedgerError
@@ -25,8 +26,8 @@ class CorrelatedGaussian(Mechanism):
 
     Query t releases :math:`x_t + s \sum_{j < p} r_j z_{t-j}` with standard normals :math:`z_t`, one fresh one a query
     and coordinate; p is ``bands``, and :math:`r_0 = 1, r_1 < 0, \ldots` are the coefficients of :math:`(1 - x)^\gamma`,
-    :math:`\gamma` is ``power``. Nothing is stored: earlier :math:`z` are drawn again from their streams. One band is
-    independent noise, two are DP-lambda-CGD, and the power 1/2 is BISR. Two bands give most of what there is to gain;
+    :math:`\gamma` is ``power``. Nothing is stored: earlier :math:`z` are drawn again from their streams. Two bands are
+    DP-lambda-CGD, and the power 1/2 is BISR. Two bands give most of what there is to gain;
     :func:`tacita.correlated.recommended_power` gives a power. Each band more costs one draw a coordinate.
 
     The whole session is one Gaussian query, or less where each record's own secret coin draws its group. Records must
@@ -40,7 +41,7 @@ class CorrelatedGaussian(Mechanism):
     Attributes:
         noise_multiplier: s over the sensitivity of one query; no unit; >= 0.
         allocation: How several blocks share the noise.
-        bands: Number of draws in the noise of a query, >= 1.
+        bands: Number of draws in the noise of a query, >= 2.
         power: In (0, 1); the larger, the more of the noise is taken back.
 
     Example:
@@ -56,6 +57,8 @@ class CorrelatedGaussian(Mechanism):
     def __post_init__(self) -> None:
         super().__post_init__()
         coefficients(self.bands, self.power)
+        if self.bands == 1:
+            raise ValueError("bands must be at least 2: noise of one band is independent, a GaussianMechanism.")
 
     @property
     def lags(self) -> int:
@@ -67,10 +70,10 @@ class CorrelatedGaussian(Mechanism):
     def check_paid(
         self, event: Event, noise_std: Mapping[str, float], contribution: Mapping[str, float] | None = None
     ) -> None:
-        paid: Event | None = event
-        while paid is not None and not isinstance(paid, CorrelatedEvent):
-            paid = paid.components[0] if len(paid.components) == 1 else None
-        if paid is None or (paid.bands, paid.power) != (self.bands, self.power):
+        paid = event
+        while isinstance(paid, OuterEvent) and not isinstance(paid, CorrelatedEvent):
+            paid = paid.inner  # the same queries; an event of several sessions would pay for other ones
+        if not isinstance(paid, CorrelatedEvent) or (paid.bands, paid.power) != (self.bands, self.power):
             raise LedgerError(
                 f"mechanism adds correlated noise of {self.bands} bands and power {self.power:.6g}, and the session's "
                 "event promises other noise: register the session with the noise that is added."

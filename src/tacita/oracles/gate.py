@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -88,6 +89,7 @@ class ReleaseGate:
         self._name = randomness.claim(session.id, ledger=session.ledger, resumed=session.opened)
         self.coins = QueryCoins(randomness, self._name)
         randomness.session_key(self._name)  # before any ratchet, so that a resumed run derives the same
+        self.assigned_rows: int | None = None  # how many rows have their batches for the whole session
         self._lags = mechanism.lags if isinstance(mechanism, Mechanism) else 0
         if self._lags:
             randomness.begin_noise(self._name)
@@ -113,8 +115,12 @@ class ReleaseGate:
 
     @property
     def identity(self) -> str:
-        """A keyed tag of the session's own key. It shows whether a resumed run still has that key, and nothing else."""
-        return self.session_key.tag("identity", parts=[])
+        """A keyed tag of the session's own key, and of the number of rows if their batches hold for the whole session.
+
+        It shows whether a resumed run still has both, and nothing else.
+        """
+        rows = [] if self.assigned_rows is None else [np.array(self.assigned_rows)]
+        return self.session_key.tag("identity", parts=rows)
 
     @property
     def session_key(self) -> Key:
@@ -162,8 +168,9 @@ class ReleaseGate:
         """
         if identity != self.identity:
             raise ResumeError(
-                f"session {self.session.id!r} was begun with another key: hand in the randomness that was saved with "
-                "the checkpoint (Randomness.load)."
+                f"session {self.session.id!r} was begun with another key, or with other data if its records have their "
+                "batches for the whole session: hand in the randomness that was saved with the checkpoint "
+                "(Randomness.load), and the same records."
             )
         planned, latest = self.session.planned_queries, self._randomness.generation + self.session.planned_queries
         if not (type(position) is type(generation) is int and 0 <= position <= planned) or generation < 0:
@@ -172,12 +179,17 @@ class ReleaseGate:
             )
         if generation > latest + MOST_RATCHETS:  # ratcheting there would take forever
             raise ResumeError("the checkpoint is too far ahead of the private key file: it belongs to another run.")
+        if self._lags and self._randomness.generation > generation:
+            raise ResumeError(
+                f"session {self.session.id!r} cannot go back behind its private key file: its queries take back the "
+                "noise of those before, so none may be made anew. Load the last checkpoint."
+            )
         self.advance_key(generation)
-        self._must_resume = self._other_values = False
+        self._keep_noise(position)
         self._position, self._state = position, state
-        self._keep_noise()
         if self._randomness.generation > generation:
             self.redo_nothing()
+        self._must_resume = self._other_values = False
 
     def redo_nothing(self) -> None:
         """Skip all query numbers already in the ledger: the coming queries use different values.
@@ -272,7 +284,7 @@ class ReleaseGate:
         released: Values = {}
         for block in [*values]:
             released[block] = self._with_noise(block, dict(values.pop(block)), normals, dtypes or {})
-        self._keep_noise()
+        self._keep_noise(self._position)
         if self._estimator is not None and self._state is not None:
             self._state = self._estimator.after(self._state, released)
         return released
@@ -371,10 +383,10 @@ class ReleaseGate:
 
         return Noise(partial(self.query_stream, "noise", query), query, earlier)
 
-    def _keep_noise(self) -> None:
-        """Keep the keys of noise that queries from :attr:`position` on take back, and no older ones."""
+    def _keep_noise(self, position: int) -> None:
+        """Keep the keys of noise that queries from ``position`` on take back, and no older ones."""
         if self._lags:
-            self._randomness.keep_noise(self._name, max(0, self._position - self._lags))
+            self._randomness.keep_noise(self._name, max(0, position - self._lags))
 
 
 def answer(

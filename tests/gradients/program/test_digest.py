@@ -49,7 +49,7 @@ def test_the_digest_stands_in_the_settings():
 def test_a_session_goes_on_with_the_same_function_alone():
     first = an_oracle(1.0)
     an_oracle(1.0, ledger=first.ledger, session=first.session)
-    with pytest.raises(LedgerError, match="other settings"):
+    with pytest.raises(ResumeError, match="other settings"):
         an_oracle(2.0, ledger=first.ledger, session=first.session)
 
 

@@ -1,0 +1,89 @@
+"""Which sampling and noise: the error that each leaves at equal privacy, over that of Poisson sampling.
+
+    python benchmarks/strategies.py
+
+A record is in one of ``batches`` an epoch on average. All sessions have the same (epsilon, delta), under
+add_or_remove_one. The error is that of the last iterate of gradient descent: its geometric mean over losses that are
+flat to steep (the rule of ``recommended_power``). It says what noise is left in a linear model of training; what a
+network makes of it is another question. The figures go to docs/strategies.md.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+from results import markdown_table, write_section
+
+from tacita.accounting import Event, calibrate, gaussian_sum_event
+from tacita.accounting.sampling_laws import CyclicLaw, DisjointLaw, PoissonLaw, SamplingLaw, ShuffledEpochsLaw
+from tacita.correlated import CorrelatedEvent, recommended_power
+from tacita.correlated.strategy import coefficients, errors
+
+SCRIPT = "benchmarks/strategies.py"
+PAGE = Path(__file__).parents[1] / "docs" / "strategies.md"
+RELATION, DELTA = "add_or_remove_one", 1e-5
+CELLS = (10, 1), (10, 5), (100, 1), (100, 5), (1000, 1)  # batches an epoch, epochs
+EPSILONS = (0.5, 1.0, 4.0, 8.0)
+Noise = tuple[int, float]  # bands and power
+INDEPENDENT = (1, 0.5)
+
+
+def strategies(batches: int, epochs: int) -> Iterator[tuple[str, SamplingLaw, Noise]]:
+    """Yield a name, the law of the batches and the noise."""
+    queries = batches * epochs
+    secret = DisjointLaw(True, batches) if epochs == 1 else ShuffledEpochsLaw(batches, True)
+    yield "Poisson", PoissonLaw(1 / batches), INDEPENDENT
+    yield "epochs by coin", secret, INDEPENDENT
+    for own_coin, name in ((False, "by index"), (True, "by coin")):
+        for bands in (2, 8):
+            noise = (bands, recommended_power(queries, separation=batches, bands=bands))
+            yield f"cyclic {name}, p {bands}", CyclicLaw(batches, own_coin=own_coin), noise
+
+
+def noise_std(law: SamplingLaw, noise: Noise, queries: int, epsilon: float) -> float:
+    """Return the least noise, over the largest contribution."""
+    known = isinstance(law, CyclicLaw) and not law.own_coin  # charged under zero_out_one: no record moves another
+    relation = "zero_out_one" if known else RELATION
+
+    def event_at(std: float) -> Event:
+        inner = gaussian_sum_event(law, (1.0,), (std,), relation)
+        if noise == INDEPENDENT:
+            return inner
+        return CorrelatedEvent(relation=relation, inner=inner, bands=noise[0], power=noise[1])
+
+    return calibrate(event_at, relation, epsilon, DELTA, queries=queries)
+
+
+def error(noise: Noise, queries: int) -> float:
+    """Return the noise in the last iterate over s, as a geometric mean over losses from flat to steep."""
+    curvatures = (0.0, 1 / queries, 10 / queries, min(0.5, 100 / queries))
+    response: Callable[[float], np.ndarray] = lambda curvature: (1 - curvature) ** np.arange(queries)  # noqa: E731
+    each = [errors(coefficients(*noise), response(curvature))[1] for curvature in curvatures]
+    return math.exp(sum(map(math.log, each)) / len(each))
+
+
+def main() -> None:
+    lines = []
+    for batches, epochs in CELLS:
+        for epsilon in EPSILONS:
+            queries, line = (
+                batches * epochs,
+                {"batches": str(batches), "epochs": str(epochs), "epsilon": f"{epsilon:g}"},
+            )
+            least = 0.0
+            for name, law, noise in strategies(batches, epochs):
+                left = noise_std(law, noise, queries, epsilon) * error(noise, queries)
+                least = least or left
+                line[name] = f"{left / least:.2f}"
+            best = min(value for value in list(line.values())[3:])
+            lines.append({key: f"**{value}**" if value == best and key not in CELL_NAMES else value
+                          for key, value in line.items()})  # fmt: skip
+            print(lines[-1], flush=True)
+    write_section(SCRIPT, markdown_table(lines), PAGE)
+
+
+CELL_NAMES = ("batches", "epochs", "epsilon")
+
+if __name__ == "__main__":
+    main()
