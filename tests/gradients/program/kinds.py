@@ -415,6 +415,13 @@ def weights_of_a_class_of_its_own(m, x):
     return out(m, x - m.mean)
 
 
+def class_of_a_constant(m, x):
+    constant = torch.ones(4)
+    y = x * constant
+    constant.__class__ = Own
+    return out(m, y)
+
+
 class Own(torch.Tensor):
     pass
 
@@ -447,6 +454,7 @@ REFUSED = [
     counted_in_a_file, saved_to_a_file, counted_in_the_environment, as_array, as_list, by_its_address, by_its_identity,
     by_its_hash, nonzero, looked_up_with_max_norm, looked_up_weight_with_max_norm, memory_of_another, by_strides,
     by_strides_of_the_batch, parameter_replaced, module_replaced, hook_on_a_tensor, weights_of_a_class_of_its_own,
+    hook_where_a_gradient_is_required, hook_where_it_is_no_leaf, hook_on_a_node, class_of_a_constant,
     raises_and_keeps, garbage_looked_through, attention_with_fewer_keys_than_values, backward_operator_called,
 ]  # fmt: skip
 HARMLESS = [

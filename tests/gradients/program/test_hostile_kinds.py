@@ -119,3 +119,45 @@ def test_each_mode_has_its_program():
     torch.testing.assert_close(total(source, np.arange(3)), first, rtol=0, atol=0)
     assert source._choice.programs is not None
     assert len(source._choice.programs._programs) == 2
+
+
+class Spying(int):
+    """A number of groups that takes down what it meets."""
+
+    met = ()
+
+    def __rfloordiv__(self, other):
+        Spying.met += ("floordiv",)
+        return other // int(self)
+
+    def __rmul__(self, other):
+        Spying.met += ("mul",)
+        return other * int(self)
+
+    __mul__ = __rmul__
+
+
+def test_a_number_with_code_of_its_own_is_a_plain_number_to_a_rule():
+    conv = torch.nn.functional.conv1d
+    model = Model(lambda m, x: conv(x, m.kernel, None, 1, 0, 1, Spying(1)))
+    model.kernel = torch.nn.Parameter(torch.ones(2, 6, 2))
+    source = NetworkSource(model, loss, records(), method="program")
+    Spying.met = ()
+    total(source, np.arange(7))
+    assert not Spying.met
+
+
+def test_a_method_that_hides_a_tensor_s_own_is_not_called():
+    model, called = made(lambda m, x: out(m, x + m.mean))(), []
+    source = NetworkSource(model, loss, records(), method="program")
+    model.mean.detach = lambda: called.append(1) or torch.ones(4)
+    total(source, np.arange(3))
+    assert not called
+
+
+def test_the_class_of_a_buffer_is_looked_at_in_each_query():
+    model = made(lambda m, x: out(m, x + m.mean))()
+    source = NetworkSource(model, loss, records(), method="program")
+    model.mean.__class__ = kinds.Own
+    with pytest.raises(UnsupportedModuleError, match="'mean' is a Own"):
+        total(source, np.arange(3))

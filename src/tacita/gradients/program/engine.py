@@ -177,7 +177,7 @@ class Programs:
             compared = {*before, *attributes} - program.written
             if changed := [name for name in compared if before.get(name, ...) != attributes.get(name, ...)]:
                 _refuse_change(min(changed))
-            return program, [one.detach() for one in inputs]
+            return program, [Tensor.detach(one) for one in inputs]
 
     @property
     def only_reads(self) -> bool:

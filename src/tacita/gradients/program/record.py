@@ -24,7 +24,7 @@ from tacita.errors import UnsupportedModuleError
 from tacita.gradients.batches import flatten, memory_key
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import LossFn, ModuleTree, attributes_kept, losses_at, on_copies, real_values
-from tacita.gradients.program.recorded_calls import RecordedCall, in_graph
+from tacita.gradients.program.recorded_calls import RecordedCall, exact, in_graph
 from tacita.gradients.record_batch import RecordBatch, check_operator, outside, records, rules_guarded
 from tacita.gradients.rules.derived import Derived, derived
 from tacita.gradients.rules.fused_kernels import KERNELS, REPLACEMENTS
@@ -240,7 +240,7 @@ class _Recorder(TorchFunctionMode):
     def _by_rule(self, func: Callable, rule: LayerRule, args: tuple, kwargs: dict) -> Any:
         """Run a call that ``rule`` serves: its parameters are the same for all records, and its input is understood."""
         try:
-            call = rule.read(*args, **kwargs)
+            call = rule.read(*exact(args), **{name: exact(one) for name, one in kwargs.items()})
         except TypeError:  # arguments that the function does not take either: let it say so
             return NotImplemented
         if call is None or not self.batch.understands(call.x):

@@ -18,6 +18,7 @@ from torch.fx import Node
 
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.program.check import users_line
+from tacita.gradients.program.recorded_calls import exact
 from tacita.gradients.program.trace import TracedPass
 
 _SIZES = {"size", "input_size", "input_sizes", "repeats"}  # lists that may follow the rows, and beside them only:
@@ -106,10 +107,10 @@ def unify(traces: Sequence[TracedPass]) -> Unified:
                 raise _refusal(node, "is called with more arguments")
             return [merged(node, part) for part in zip(*parts, strict=True)]
         if isinstance(one, int) and not isinstance(one, bool):
-            return _row_count(node, parts, rows)
+            return _row_count(node, exact(list(parts)), rows)
         if not _alike(parts):
             raise _refusal(node, "is called with other numbers")
-        return one
+        return exact(one)
 
     made: list[OperatorCall] = []
     for alike in zip(*nodes, strict=True):
