@@ -16,14 +16,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import is_lazy
 
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients.functional import (
-    PER_SAMPLE,
-    LossFn,
-    ModuleTree,
-    attributes_kept,
-    described,
-    is_per_sample,
-)
+from tacita.gradients.functional import PER_SAMPLE, LossFn, ModuleTree, attributes_kept, described, is_per_sample
 from tacita.gradients.probe import FILLS, ROWS, evaluating, jittered, row, row_repeated, select, synthetic, trial
 from tacita.gradients.processes import is_dtensor
 from tacita.gradients.randomness_check import draws_at_random

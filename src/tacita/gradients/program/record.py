@@ -203,7 +203,7 @@ class _Recorder(TorchFunctionMode):
                 result = replacement(self.batch, *args, **kwargs)
         if result is NotImplemented:
             for target in written_by(func, args, kwargs):
-                if id(target) in self._made and self._any_differs(args, kwargs):
+                if id(target) in self._made and any(map(self.batch.differs, _tensors(args, kwargs))):
                     self.batch.spread(target)
             result = self._without_values(func, args, kwargs)
             self._remember_made(result, args, kwargs)
@@ -233,9 +233,6 @@ class _Recorder(TorchFunctionMode):
         elif not result._is_view() and all(one is not result for one in sharing):
             for one in sharing:
                 self._made.pop(id(one), None)
-
-    def _any_differs(self, args: tuple, kwargs: Mapping[str, Any]) -> bool:
-        return any(self.batch.differs(one) for one in _tensors(args, kwargs))
 
     def _by_rule(self, func: Callable, rule: LayerRule, args: tuple, kwargs: dict) -> Any:
         """Run a call that ``rule`` serves: its parameters are the same for all records, and its input is understood."""

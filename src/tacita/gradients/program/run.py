@@ -86,7 +86,7 @@ class Program:
         check_rows(nodes, [one.rows for one in traces], batch, {p.given for p in made.trace.pullbacks})
         self._inputs, self._constants = made.inputs, made.constants
         self.calls = self._trace.calls
-        self._follows = [a != b for a, b in zip(*(_leading(one) for one in traces[:2]), strict=True)]
+        self._follows = [node in following for node in [*number][: made.inputs]]
         places = zip([*number][: made.inputs], self._follows, strict=True)
         self._kinds = [(node.meta["val"].shape[follows:], node.meta["val"].dtype) for node, follows in places]
         self._slots = len(number)
@@ -319,10 +319,6 @@ def _with_rows(given: Any, rows: int) -> Any:
 
 def _twice(tensor: Tensor) -> Tensor:
     return torch.cat([tensor, tensor])
-
-
-def _leading(trace: TracedPass) -> list[Any]:
-    return [node.meta["val"].shape for node in trace.module.graph.nodes if node.op == "placeholder"]
 
 
 def _following(traces: Sequence[TracedPass]) -> set[Node]:

@@ -164,7 +164,5 @@ RMS_NORM = ScaleAndShiftRule(
     shared_axes=_before,
 )
 GROUP_NORM = GroupNormRule(  # (batch, images of one record, channels, *positions)
-    function=_group_norm,
-    reader=_read_group_norm,
-    shared_axes=lambda x, s: (1, *range(3, x.ndim)),
+    function=_group_norm, reader=_read_group_norm, shared_axes=lambda x, s: (1, *range(3, x.ndim))
 )
