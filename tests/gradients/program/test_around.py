@@ -318,3 +318,13 @@ def test_a_recurrent_network_keeps_its_weights():
         cross_entropy(model, rows()).sum().backward()
         torch.optim.SGD(model.parameters(), lr=0.1).step()
     assert all(one is other for one, other in zip(model.steps._flat_weights, listed, strict=True))
+
+
+def test_another_name_of_a_tensor_keeps_its_axes():
+    def loss_fn(model, batch):
+        y = batch[0].reshape(-1, 2, 3)[:, :, :2] * 1.0
+        before = y.detach()
+        y.transpose_(1, 2)
+        return F.cross_entropy(model(batch[0]), batch[1], reduction="none") * before[:, 0].sum(1)
+
+    same(sums(source("program", loss_fn)), sums(source("loop", loss_fn)))

@@ -141,7 +141,11 @@ def _result(alike: Sequence[Node], values: Sequence[Any], rows: Sequence[int], g
                 if wrong := kind(call) if given else None:
                     raise _refusal(node, wrong)
                 place = place._replace(numbers=_numbers(call, kind))
-            elif parts[0].numel() and parts[0].is_floating_point() and args.get("reduction") != 0:
+            elif (
+                parts[0].numel()
+                and args.get("reduction") != 0
+                and (kind is not _attention or parts[0].is_floating_point())
+            ):
                 place = _JOINED  # the gradient of a weight, say
         places.append(place)
     return places if several else places[0]
@@ -189,8 +193,8 @@ def _along(call: _Call) -> str | None:
     ndims = {one.meta["val"].ndim + (one is call.args.get("pivots")) for one in call.before}
     if len(ndims) > 1 or len({*call.before.values()}) > 1:
         return "meets rows at different places"
-    ((given, before),) = [*call.before.items()][:1]
-    if call.name == "slice" and given.meta["val"].shape == call.shape:
+    before = next(iter(call.before.values()))
+    if call.name == "slice" and call.args["start"] in (None, 0) and call.args["end"] in (None, 2**63 - 1):
         return None
     ndim, axis = (len(call.shape), call.place.axis) if call.name in _ALONG_RESULT else (ndims.pop(), before.axis)
     dims = _dims(call)

@@ -284,7 +284,8 @@ def _nothing_drawn() -> Iterator[None]:
 
 def _simplify(graph: Graph) -> None:
     """Take out calls that give what they are given, and those whose result nobody uses."""
-    for node in [*graph.nodes]:
+    alone = not any(torch.Tag.inplace_view in getattr(node.target, "tags", ()) for node in graph.nodes)  # y.t_()
+    for node in [*graph.nodes] if alone else []:
         if node.op != "call_function" or not node.args or not isinstance(node.args[0], Node):
             continue
         given = node.args[0]
