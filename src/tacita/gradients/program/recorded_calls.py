@@ -34,9 +34,7 @@ def exact(value: Any) -> Any:
     for kind, plain in ((str, str.__str__), (float, float.__float__), (SupportsIndex, int), (SupportsFloat, float)):
         if isinstance(value, kind) and type(found := plain(value)) in _EXACT:  # type: ignore[arg-type]
             return found
-    raise UnsupportedModuleError(
-        f"an operator is called with a {type(value).__name__}, which may have code of its own: use a plain number"
-    )
+    raise UnsupportedModuleError(f"a {type(value).__name__} may have code of its own: give an operator plain numbers")
 
 
 @dataclass

@@ -159,8 +159,7 @@ def traced(
     held = {node: getattr(module, str(node.target)) for node in module.graph.nodes if node.op == "get_attr"}
     if any(isinstance(one, Tensor) and type(one) not in (Tensor, nn.Parameter) for one in held.values()):
         raise UnsupportedModuleError("the code uses a constant tensor with code of its own: use a plain tensor")
-    plain = {node: Tensor.detach(one) for node, one in held.items() if isinstance(one, Tensor)}
-    constants = {node: Tensor.clone(one) for node, one in plain.items()}  # not one.clone: an attribute may hide it
+    constants = {node: Tensor.clone(Tensor.detach(one)) for node, one in held.items() if isinstance(one, Tensor)}
     return module, output.args[0], constants  # pyright: ignore[reportReturnType]
 
 
