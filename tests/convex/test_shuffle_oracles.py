@@ -386,7 +386,7 @@ def test_a_cap_refuses_and_a_session_is_bound_to_its_settings():
     with pytest.raises(LedgerError, match="registered for another"):
         mean_oracle(rows(), ledger=ledger, session=session, grid=40)
     for other in ({"max_grad_norm": 2.0}, {"max_grad_norm": 0.5}):  # the event is the same, and the sums are not
-        with pytest.raises(LedgerError, match="registered for another"):
+        with pytest.raises(ResumeError, match="registered with other settings"):
             mean_oracle(rows(), ledger=ledger, session=session, **other)
 
 

@@ -130,7 +130,7 @@ def test_a_guard_does_not_hide_that_rows_mix_records():
 def test_a_session_is_bound_to_the_local_steps():
     book, source = ledger(), GivenSource(torch.ones(6, 1))
     made = oracle_of(AVERAGING.client_source(source, 6.0), AVERAGING.estimator(6.0), book)
-    with pytest.raises(tacita.LedgerError):
+    with pytest.raises(tacita.ResumeError, match="registered with other settings"):
         tacita.GradientOracle(
             LocalTraining(source, local_steps=9, local_lr=0.1, divisor=6.0),
             estimator=AVERAGING.estimator(6.0),

@@ -9,7 +9,7 @@ WIDTH, LENGTH = 4, 6
 class Model(nn.Module):
     """A linear layer and a head under a forward pass of the case's own."""
 
-    count = 0
+    calls_of_class = 0
 
     def __init__(self, steps, **state):
         super().__init__()

@@ -97,8 +97,8 @@ def counter(m, x):
 
 
 def counter_of_its_class(m, x):
-    m.count += 1
-    return out(m, x * m.count)
+    m.calls_of_class += 1
+    return out(m, x * m.calls_of_class)
 
 
 def counter_of_positions(m, x):
