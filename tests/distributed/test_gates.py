@@ -12,7 +12,7 @@ import tacita
 from tacita.clipping import Clipper
 from tacita.convex import MedianOfMeans
 from tacita.distributed.gates import LeaderGate
-from tacita.errors import BudgetExceededError, RankError
+from tacita.errors import BudgetExceededError, LedgerError, RankError
 from tacita.estimators import Estimator
 from tacita.gradients import NetworkSource
 from tests.distributed.ranks import results, run_ranks
@@ -334,6 +334,22 @@ def test_parameters_that_drift_apart_are_refused_before_a_release():
             with torch.no_grad():
                 oracle.source.model.weight[0, 0] += 1e-9
         with pytest.raises(RankError, match="different parameters"):
+            ask(oracle)
+        return oracle.session.queries_made if rank == 0 else 1
+
+    assert results(run_ranks(2, work)) == [1, 1]
+
+
+@pytest.mark.parametrize("changed", [0, 1])
+def test_a_threshold_that_is_changed_on_one_rank_stops_all_before_a_release(changed):
+    """That rank's records would move the sum by more than the noise is for."""
+
+    def work(rank, group):
+        oracle = make_oracle(rank, group)
+        ask(oracle)
+        if rank == changed:
+            object.__setattr__(oracle.estimator.clipper, "max_grad_norm", 50.0)
+        with pytest.raises(RankError if rank != changed else (LedgerError, RankError)):
             ask(oracle)
         return oracle.session.queries_made if rank == 0 else 1
 
