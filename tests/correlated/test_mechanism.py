@@ -89,7 +89,7 @@ def test_order_stretches_and_precision_of_parameters_change_nothing(dtype):
 
 
 def test_one_band_is_refused():
-    with pytest.raises(ValueError, match="at least 2: noise of one band is independent, a GaussianMechanism"):
+    with pytest.raises(ValueError, match=r"bands must be an integer >= 2, got 1\. One band is independent noise"):
         correlated(bands=1)
 
 
@@ -139,6 +139,11 @@ def test_the_noise_is_held_against_what_is_paid_for():
     for other, event in ((correlated(2, 0.6), paid), (correlated(3, 0.7), paid), (correlated(3, 0.6), inner)):
         with pytest.raises(LedgerError, match="promises other noise"):
             other.check_paid(event, {"g": 2.0})
+
+
+def test_a_form_that_has_settings_of_its_own_is_given_with_them():
+    with pytest.raises(ValueError, match=r"CorrelatedGaussian\(noise_multiplier=\.\.\., bands=\.\.\., power=\.\.\.\)"):
+        tacita.CalibratedGaussian(target_epsilon=4, target_delta=1e-5, form=tacita.CorrelatedGaussian)
 
 
 def test_hardened_values_are_refused():

@@ -176,3 +176,12 @@ def test_the_power_that_is_best_for_sums_is_worse_than_none_where_the_loss_is_st
 def test_wrong_settings_are_refused(bands, power):
     with pytest.raises(ValueError, match="must be"):
         coefficients(bands, power)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [({"queries": 0}, "queries"), ({"separation": 0}, "separation"), ({"bands": 1}, "bands must be an integer >= 2")],
+)
+def test_a_power_is_recommended_for_settings_that_exist(wrong, says):
+    with pytest.raises(ValueError, match=says):
+        recommended_power(**{"queries": 100, "separation": 10, **wrong})

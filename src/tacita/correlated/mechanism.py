@@ -12,6 +12,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from tacita import _validate
 from tacita.accounting import Event
 from tacita.accounting.events.wrapped import OuterEvent
 from tacita.correlated.event import CorrelatedEvent
@@ -56,9 +57,8 @@ class CorrelatedGaussian(Mechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _validate.count("bands", self.bands, at_least=2, hint="One band is independent noise: GaussianMechanism.")
         coefficients(self.bands, self.power)
-        if self.bands == 1:
-            raise ValueError("bands must be at least 2: noise of one band is independent, a GaussianMechanism.")
 
     @property
     def lags(self) -> int:

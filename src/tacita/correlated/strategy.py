@@ -31,8 +31,7 @@ def coefficients(bands: int, power: float) -> np.ndarray:
         [1.0, -0.5, -0.125, -0.0625]
     """
     _validate.count("bands", bands)
-    if isinstance(power, bool) or not 0 < power < 1:
-        raise ValueError(f"power must be in (0, 1), got {power!r}.")
+    _validate.inside("power", power)
     j = np.arange(1, bands)
     return np.cumprod(np.append(1.0, (j - 1 - power) / j))
 
@@ -103,6 +102,9 @@ def recommended_power(queries: int, separation: int, bands: int = 2) -> float:
         >>> recommended_power(1000, separation=1000), recommended_power(500, separation=100, bands=8)
         (0.9, 0.6)
     """
+    _validate.count("queries", queries)
+    _validate.count("separation", separation)
+    _validate.count("bands", bands, at_least=2)
     curvatures = (0.0, 1 / queries, 10 / queries, min(0.5, 100 / queries))
     responses = [(1 - curvature) ** np.arange(queries) for curvature in curvatures]
 

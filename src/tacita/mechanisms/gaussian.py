@@ -5,7 +5,7 @@ Source: Balle and Wang (2018), https://arxiv.org/abs/1805.06530.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import ClassVar, Self
 
 import torch
@@ -98,9 +98,11 @@ class CalibratedGaussian:
         _validate.positive("target_epsilon", self.target_epsilon)
         _validate.delta("target_delta", self.target_delta)
         check_allocation(self.allocation)
-        if not isinstance(self.form, Mechanism) and not (
-            isinstance(self.form, type) and issubclass(self.form, Mechanism)
-        ):
+        if isinstance(self.form, type) and issubclass(self.form, Mechanism):
+            own = "=..., ".join(one.name for one in fields(self.form) if one.init and one.default is MISSING)
+            if own != "noise_multiplier":
+                raise ValueError(f"form must be a mechanism with its settings: {self.form.__name__}({own}=...).")
+        elif not isinstance(self.form, Mechanism):
             raise ValueError(f"form must be a class of mechanisms, such as RoundedGaussian, got {self.form!r}.")
 
     @property

@@ -119,8 +119,9 @@ class ReleaseGate:
 
         It shows whether a resumed run still has both, and nothing else.
         """
-        rows = [] if self.assigned_rows is None else [np.array(self.assigned_rows)]
-        return self.session_key.tag("identity", parts=rows)
+        return self.session_key.tag(
+            "identity", parts=[] if self.assigned_rows is None else [np.array(self.assigned_rows)]
+        )
 
     @property
     def session_key(self) -> Key:

@@ -40,8 +40,8 @@ class QueryDraws:
     def __init__(self, data: OracleData, sampler: Sampler, gate: ReleaseGate) -> None:
         self.sampler, self.num_rows, self.rows = sampler, data.num_rows, data.rows
         self._gate, self._source = gate, data.source
-        if isinstance(sampler.law, AssignedLaw):  # another number of rows would deal other batches in mid-session
-            gate.assigned_rows = data.num_rows
+        # Another number of rows would deal other batches in mid-session.
+        gate.assigned_rows = data.num_rows if isinstance(sampler.law, AssignedLaw) else None
 
     def batch(self, query: int) -> np.ndarray | RowNumbers:
         """Return the rows that ``query`` reads, ascending, each once; an array where the source takes nothing else."""
