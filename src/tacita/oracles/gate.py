@@ -89,7 +89,7 @@ class ReleaseGate:
         self._name = randomness.claim(session.id, ledger=session.ledger, resumed=session.opened)
         self.coins = QueryCoins(randomness, self._name)
         randomness.session_key(self._name)  # before any ratchet, so that a resumed run derives the same
-        self.assigned_rows: int | None = None  # how many rows have their batches for the whole session
+        self.assigned_rows = 0  # how many rows have their batches for the whole session
         self._lags = mechanism.lags if isinstance(mechanism, Mechanism) else 0
         if self._lags:
             randomness.begin_noise(self._name)
@@ -119,9 +119,7 @@ class ReleaseGate:
 
         It shows whether a resumed run still has both, and nothing else.
         """
-        return self.session_key.tag(
-            "identity", parts=[] if self.assigned_rows is None else [np.array(self.assigned_rows)]
-        )
+        return self.session_key.tag("identity", parts=[np.array(self.assigned_rows)] if self.assigned_rows else [])
 
     @property
     def session_key(self) -> Key:

@@ -41,7 +41,7 @@ class QueryDraws:
         self.sampler, self.num_rows, self.rows = sampler, data.num_rows, data.rows
         self._gate, self._source = gate, data.source
         # Another number of rows would deal other batches in mid-session.
-        gate.assigned_rows = data.num_rows if isinstance(sampler.law, AssignedLaw) else None
+        gate.assigned_rows = data.num_rows if isinstance(sampler.law, AssignedLaw) else 0
 
     def batch(self, query: int) -> np.ndarray | RowNumbers:
         """Return the rows that ``query`` reads, ascending, each once; an array where the source takes nothing else."""
