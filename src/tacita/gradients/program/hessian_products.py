@@ -16,12 +16,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tacita.gradients.batches import flatten, tensors_in
 from tacita.gradients.chunked import Chunk
-from tacita.gradients.functional import LossFn, ModuleTree, attributes_kept, on_copies, with_tensors
+from tacita.gradients.functional import LossFn, ModuleTree
 from tacita.gradients.program.engine import Programs
-from tacita.gradients.program.record import Needs, check_backward_hooks, forward
+from tacita.gradients.program.record import Needs, forward
 from tacita.gradients.program.run import SIZES, Program, plain_tensors_only
-from tacita.gradients.program.trace import TraceCheck, TracedPass, fixed_tensors, traced
-from tacita.gradients.record_batch import rules_guarded
+from tacita.gradients.program.tape import Tape, written_down
+from tacita.gradients.program.trace import TracedPass, fixed_tensors, traced
 
 
 class HessianProducts:
@@ -74,21 +74,25 @@ class HessianProductsAt:
 def _build(  # the arguments of the build of gradients' programs
     model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any, needs: Needs
 ) -> tuple[Program, Needs]:
-    return Program([_trace(model, loss_fn, params, like, rows) for rows in SIZES]), needs
+    fixed = fixed_tensors(ModuleTree(model), params)
+    with sdpa_kernel(SDPBackend.MATH):  # fused kernels can be differentiated only once
+        tape = written_down(model, loss_fn, params, fixed, like)
+        return Program([_trace(tape, params, fixed, like, rows) for rows in SIZES], tape.written), needs
 
 
-def _trace(model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any, rows: int) -> TracedPass:
-    tree = ModuleTree(model)
-    fixed = fixed_tensors(tree, params)
+def _trace(tape: Tape, params: Mapping[str, Tensor], fixed: Mapping[str, Tensor], like: Any, rows: int) -> TracedPass:
     tensors, rebuild = flatten(like, len(tensors_in(like)[0]))
     met: list[str] = []
 
     def run(inputs: list[Tensor]) -> list[Tensor]:
         rest = iter(inputs)
-        point, others = ({name: next(rest) for name in names} for names in (params, fixed))
-        vector = [next(rest) for _ in params]
-        with with_tensors(tree, others), TraceCheck():
-            found = _products(model, loss_fn, point, vector, Chunk(rebuild([*rest]), rows, 0))
+        point = [next(rest) for _ in params]
+        others, vector = [next(rest) for _ in fixed], [next(rest) for _ in params]
+        chunk = Chunk(rebuild([*rest]), rows, 0)
+        with torch.enable_grad():
+            copies = {n: p.detach().expand(rows, *p.shape).requires_grad_() for n, p in zip(params, point, strict=True)}
+            losses, _ = forward(tape, [*params], {}, copies, others, chunk, Needs())
+            found = _two_backward_passes(losses, copies, vector)
         met[:] = found
         return [*found.values()]
 
@@ -96,19 +100,6 @@ def _trace(model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like
     vector = [torch.zeros_like(p) for p in params.values()]
     module, outputs, constants = traced(run, [*params.values(), *fixed.values(), *vector, *shapes])
     return TracedPass(rows, module, [], [], [], dict(zip(met, outputs, strict=True)), [], constants)
-
-
-def _products(
-    model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], vector: Sequence[Tensor], chunk: Chunk
-) -> dict[str, Tensor]:
-    """Run ``chunk`` forward once and backward twice; return the products of the parameters that they depend on."""
-    with rules_guarded(), torch.enable_grad(), on_copies(model, params) as (tree, point):
-        copies = {n: p.detach().expand(chunk.size, *p.shape).requires_grad_() for n, p in point.items()}
-        check_backward_hooks(tree)
-        with attributes_kept(tree), sdpa_kernel(SDPBackend.MATH):  # fused kernels can be differentiated only once
-            losses, _ = forward(tree, loss_fn, {}, copies, chunk, Needs())
-            found = _two_backward_passes(losses, copies, vector)
-    return found
 
 
 def _two_backward_passes(losses: Tensor, copies: Mapping[str, Tensor], vector: Sequence[Tensor]) -> dict[str, Tensor]:

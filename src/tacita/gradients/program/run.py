@@ -9,7 +9,7 @@ Everything here is private. Proof: docs/derivations/program.md.
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,12 +22,13 @@ from torch.fx import Node
 from torch.utils._python_dispatch import _disable_current_modes
 
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients.functional import LossFn
+from tacita.gradients.functional import LossFn, ModuleTree
 from tacita.gradients.program.check import ZEROS, WritesBatchError, check, users_line
 from tacita.gradients.program.record import Needs, NeedsMoreError
 from tacita.gradients.program.recorded_calls import RecordedCall
 from tacita.gradients.program.rows import check_rows
-from tacita.gradients.program.trace import Pullback, TracedPass, trace
+from tacita.gradients.program.tape import written_down
+from tacita.gradients.program.trace import Pullback, TracedPass, fixed_tensors, trace
 from tacita.gradients.program.unify import OperatorCall, RowCount, Slot, Unified, unify
 from tacita.gradients.record_batch import outside
 from tacita.gradients.rules.derived import Derived
@@ -64,6 +65,7 @@ class Program:
 
     Args:
         traces: The pass at several numbers of rows.
+        written: The names of the modules' attributes that the code sets, as pruning sets a weight.
 
     Attributes:
         calls: The recorded calls, without tensors.
@@ -76,7 +78,7 @@ class Program:
         UnsupportedModuleError: The traces are no program, or an operator may not stand in one.
     """
 
-    def __init__(self, traces: Sequence[TracedPass]) -> None:
+    def __init__(self, traces: Sequence[TracedPass], written: Collection[str] = ()) -> None:
         made = unify(traces)
         self._trace, number = made.trace, made.number
         following = _following(traces)
@@ -103,7 +105,7 @@ class Program:
             _pullback(one, made.calls[start + 1 : end], number, following) for one, (start, end) in parts
         ]
         self._filled: dict[int, list[_Step]] = {}
-        self.written = self._trace.written
+        self.written = frozenset(written)
         self.met = Counter(name for call in self._trace.calls for name in call.names())
         self.draws = any(torch.Tag.nondeterministic_seeded in getattr(one.function, "tags", ()) for one in made.calls)
         pulled = [(one.given, one.results) for one in self._pullbacks]
@@ -243,9 +245,11 @@ def build(
         UnsupportedModuleError: They cannot be written down as one program; the message names the user's line.
         Exception: Whatever the model's code raises where it depends on values.
     """
+    fixed = fixed_tensors(ModuleTree(model), params)
+    tape = written_down(model, loss_fn, params, fixed, like)
     while True:
         try:
-            return Program([trace(model, loss_fn, params, like, rows, needs) for rows in SIZES]), needs
+            return Program([trace(tape, params, fixed, like, rows, needs) for rows in SIZES], tape.written), needs
         except NeedsMoreError as more:
             needs = more.needs
         except WritesBatchError:

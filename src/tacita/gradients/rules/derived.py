@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from tacita.gradients.batches import memory_key
-from tacita.gradients.record_batch import rules_guarded
 from tacita.gradients.rules.rule import (
     UNDERNEATH,
     Factors,
@@ -92,8 +91,7 @@ class Derived:
 
     def _pulled_at_once(self, grads: Tensor) -> list[Tensor]:
         leaves = list(self.leaves.values())
-        with rules_guarded():
-            found = torch.autograd.grad(self.tensor, leaves, grads, retain_graph=True, is_grads_batched=True)
+        found = torch.autograd.grad(self.tensor, leaves, grads, retain_graph=True, is_grads_batched=True)
         return [one.to(wide(one.dtype)) for one in found]
 
 

@@ -60,7 +60,7 @@ def _attention(  # noqa: PLR0917 - the arguments of the torch function
 ) -> Any:
     inputs = (query, key, value)
     alike = all(t.ndim == query.ndim >= 3 and t.shape[:-3] == query.shape[:-3] for t in inputs)
-    if not (alike and _one_differs(batch, *inputs) and (attn_mask is None or batch.understands(attn_mask))):
+    if not (alike and _one_differs(batch, *inputs)):
         return NotImplemented
     physical, mask, lead = [batch.all(t) for t in inputs], attn_mask, query.ndim - 3  # axes before the heads
     if attn_mask is not None and batch.differs(attn_mask):
@@ -108,8 +108,8 @@ def _select_scatter(batch: RecordBatch, input: Tensor, src: Tensor, dim: int, in
 
 
 def _one_differs(batch: RecordBatch, *tensors: Tensor) -> bool:
-    """Return whether one tensor has the batch axis, and none belongs to a transform of the user's own."""
-    return all(batch.understands(t) for t in tensors) and any(batch.differs(t) for t in tensors)
+    """Return whether one tensor has the batch axis."""
+    return any(map(batch.differs, tensors))
 
 
 def _composed(function: Any) -> Callable[..., Any]:

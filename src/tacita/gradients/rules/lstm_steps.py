@@ -43,8 +43,7 @@ class _Kept:
 
 def serves(batch: RecordBatch, from_input: Tensor, state: tuple[Tensor, ...], weights: tuple[Any, ...]) -> bool:
     """Return whether :func:`lstm_steps` serves: the weights are the same for all records, and all has one dtype."""
-    given = [from_input, *state]
-    alike = all(batch.understands(t) and t.dtype == from_input.dtype for t in given)
+    alike = all(t.dtype == from_input.dtype for t in state)
     fixed = all(w is None or (not batch.differs(w) and w.dtype == from_input.dtype) for w in weights)
     return alike and fixed and not torch.is_autocast_enabled(from_input.device.type) and len(from_input) > 0
 
