@@ -454,7 +454,7 @@ REFUSED = [
     counted_in_a_file, saved_to_a_file, counted_in_the_environment, as_array, as_list, by_its_address, by_its_identity,
     by_its_hash, nonzero, looked_up_with_max_norm, looked_up_weight_with_max_norm, memory_of_another, by_strides,
     by_strides_of_the_batch, parameter_replaced, module_replaced, hook_on_a_tensor, weights_of_a_class_of_its_own,
-    hook_where_a_gradient_is_required, hook_where_it_is_no_leaf, hook_on_a_node, class_of_a_constant,
+    hook_where_a_gradient_is_required, hook_where_it_is_no_leaf, hook_on_a_node,
     raises_and_keeps, garbage_looked_through, attention_with_fewer_keys_than_values, backward_operator_called,
 ]  # fmt: skip
 HARMLESS = [
@@ -462,5 +462,5 @@ HARMLESS = [
     uninitialised_in_place, uninitialised_strided,
     cached_by_shape, cached_features_of_its_own, weak_reference, sorted_by_values, default_dtype_set,
     gradients_switched_off, inference_inside, autocast_inside, uninitialised, uninitialised_like,
-    uninitialised_by_its_type, mode_switched, frames_looked_through,
+    uninitialised_by_its_type, mode_switched, frames_looked_through, class_of_a_constant,
 ]  # fmt: skip

@@ -108,7 +108,7 @@ def folded(call, rows):
 
     class Mode(TorchFunctionMode):
         def __torch_function__(self, func, types, args=(), kwargs=None):
-            if func in REPLACEMENTS and batch.innermost():
+            if func in REPLACEMENTS:
                 with self:
                     found = REPLACEMENTS[func](batch, *args, **kwargs or {})
                 if found is not NotImplemented:

@@ -147,7 +147,7 @@ def test_a_loss_that_differentiates_through_the_steps_is_served_by_the_loop():
 def test_what_the_steps_do_not_serve():
     """A weight of each record's own, another dtype, autocast, and no steps at all go step by step."""
     own = torch.zeros(4 * HIDDEN, HIDDEN)
-    batch = SimpleNamespace(understands=lambda tensor: True, differs=lambda tensor: tensor is own)
+    batch = SimpleNamespace(differs=lambda tensor: tensor is own)
     given, state = torch.zeros(STEPS, 4 * HIDDEN), (torch.zeros(HIDDEN), torch.zeros(HIDDEN))
     shared, bias = torch.zeros_like(own), torch.zeros(4 * HIDDEN)
     assert lstm_steps.serves(batch, given, state, (shared, bias))

@@ -76,8 +76,9 @@ def _build(  # the arguments of the build of gradients' programs
 ) -> tuple[Program, Needs]:
     fixed = fixed_tensors(ModuleTree(model), params)
     with sdpa_kernel(SDPBackend.MATH):  # fused kernels can be differentiated only once
-        tape = written_down(model, loss_fn, params, fixed, like)
-        return Program([_trace(tape, params, fixed, like, rows) for rows in SIZES], tape.written), needs
+        tape, again = (written_down(model, loss_fn, params, fixed, like) for _ in range(2))
+        tapes = zip((tape, again, again), SIZES, strict=True)
+        return Program([_trace(one, params, fixed, like, rows) for one, rows in tapes], tape.written), needs
 
 
 def _trace(tape: Tape, params: Mapping[str, Tensor], fixed: Mapping[str, Tensor], like: Any, rows: int) -> TracedPass:

@@ -94,7 +94,6 @@ def record_once(
         of_leaves, of_copies = _backward(losses, recorder, leaves, copies)
     del losses
     for call in recorder.calls:
-        call.check_gradient()
         call.check_untouched()
     unseen = frozenset(name for name, grad in zip(leaves, of_leaves, strict=True) if grad is not None)
     if unseen:

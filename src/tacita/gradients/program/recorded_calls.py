@@ -52,7 +52,6 @@ class RecordedCall:
         copies: Copies of the parameters, one a record, whose gradients are the per-sample gradients.
         edge: Of the output, in autograd's graph.
         grads: What the backward pass gave for ``wanted``; ``None`` where the losses do not depend on it.
-        seen: The gradient of the output and its version, when it was first known.
     """
 
     function: str
@@ -66,7 +65,6 @@ class RecordedCall:
     copies: dict[str, Tensor] = field(default_factory=dict)
     edge: GradientEdge | None = None
     grads: list[Tensor | None] = field(default_factory=list)
-    seen: tuple[Tensor, int] | None = None
 
     def names(self) -> list[str]:
         """Return the names of the parameters that the call meets, one for each time."""
@@ -109,24 +107,6 @@ class RecordedCall:
         use = LayerUse(self.settings, self.shapes, tuple(self.shapes), x, grad.to(wide(grad.dtype)))
         return [(part, self.rule) for part in self.rule.split(use)]
 
-    def gradient_seen(self, grad: Tensor) -> None:
-        """Remember the gradient of the output, to see whether the rest of the backward pass writes it."""
-        self.seen = grad, grad._version
-
-    def check_gradient(self) -> None:
-        """Refuse a backward of the user's own that has written the gradient which the call was given.
-
-        Raises:
-            UnsupportedModuleError: It has.
-        """
-        seen, self.seen = self.seen, None
-        if seen is not None and seen[0]._version != seen[1]:
-            raise UnsupportedModuleError(
-                f"the backward of an autograd.Function writes the gradient that it is given, and with it that of the "
-                f"call with {', '.join(map(repr, self.names()))}. Let it return a new tensor (grad * 2, not "
-                "grad.mul_(2))"
-            )
-
     def check_untouched(self) -> None:
         """Refuse a call whose input, or a weight derived from parameters, is written afterwards.
 
@@ -146,7 +126,6 @@ def in_graph(call: RecordedCall, output: Tensor) -> Tensor:
     if not output.requires_grad:
         output = _InGraph.apply(output, _ANCHOR)  # pyright: ignore[reportAssignmentType]
     call.edge = get_gradient_edge(output)
-    output.register_hook(call.gradient_seen)
     return output
 
 

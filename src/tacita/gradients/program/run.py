@@ -246,10 +246,11 @@ def build(
         Exception: Whatever the model's code raises where it depends on values.
     """
     fixed = fixed_tensors(ModuleTree(model), params)
-    tape = written_down(model, loss_fn, params, fixed, like)
+    tape, again = (written_down(model, loss_fn, params, fixed, like) for _ in range(2))
     while True:
         try:
-            return Program([trace(tape, params, fixed, like, rows, needs) for rows in SIZES], tape.written), needs
+            tapes = zip((tape, again, again), SIZES, strict=True)  # no number of the code's own can follow the rows
+            return Program([trace(one, params, fixed, like, rows, needs) for one, rows in tapes], tape.written), needs
         except NeedsMoreError as more:
             needs = more.needs
         except WritesBatchError:

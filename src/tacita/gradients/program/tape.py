@@ -1,24 +1,24 @@
 """Run a model and its loss on one record without values, and write down which torch functions they call.
 
-The user's code runs here and nowhere else: on tensors that have the shapes of a single record and no values. It does not
-know how many records there are, and no tensor of several records is there to be reached. A *tape* is the list of the
-torch functions that it called, each with plain arguments; ``trace.py`` plays it for all records.
+The user's code runs here and nowhere else: on tensors that have the shapes of a single record and no values. It does
+not know how many records there are, and no tensor of several records is there to be reached. A *tape* is the list of
+the torch functions that it called, each with plain arguments; ``trace.py`` plays it for all records.
 
 Constants are computed with their values, so that code may look at its own masks; a tape holds copies of them. What an
-``autograd.Function`` gives backwards, and what runs within ``torch.func.grad`` and its kin, is written down too, so that
-a tape refers to no code of the user's.
+``autograd.Function`` gives backwards, and what runs within ``torch.func.grad`` and its kin, is written down too: a tape
+refers to no code of the user's.
 
 Everything here is private. Proof: docs/derivations/program.md, section 1.
 """
 
 import logging
-import math
 import random
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -33,6 +33,7 @@ from torch.autograd.function import FunctionCtx
 from torch.fx import traceback
 from torch.overrides import TorchFunctionMode, get_ignored_functions, get_overridable_functions
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils._pytree import tree_leaves, tree_map
 
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.batches import flatten, memory_key, tensors_in
@@ -59,16 +60,19 @@ _HOOKING = {  # gives hooks to a tensor, or the node of the graph that takes the
     torch.Tensor.backward,
     getattr(torch.Tensor, "grad_fn").__get__,  # noqa: B009 - its type is that of a tensor's attribute
 }
+_ASSIGNING = {getattr(torch.Tensor, name).__set__ for name in ("data", "real", "imag")}
 _FIRST = ("self", "input", "tensor")  # what torch calls the first argument of a function that writes it
 
 
-class Ref(NamedTuple):
+@dataclass(frozen=True)
+class Ref:
     """A tensor that an earlier call gave, or an input."""
 
     slot: int
 
 
-class Constant(NamedTuple):
+@dataclass(frozen=True)
+class Constant:
     """A constant, by its place in the tape's list."""
 
     number: int
@@ -81,7 +85,7 @@ class Call(NamedTuple):
         function: The function, or a :class:`Pullback`.
         args: Its arguments, with ``Ref`` and ``Constant`` in place of tensors.
         kwargs: Its named arguments.
-        results: For each tensor of the result, its slot and the way to it.
+        results: The slot of each tensor in the result; ``None`` for what is no tensor.
         grad: Whether autograd records it.
         autocast: The state of autocast on each device type.
         line: The user's line.
@@ -90,30 +94,31 @@ class Call(NamedTuple):
     function: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    results: list[tuple[int, tuple[int, ...]]]
+    results: list[int | None]
     grad: bool
-    autocast: tuple[tuple[str, bool, torch.dtype], ...]
+    autocast: list[tuple[str, bool, torch.dtype]]
     line: str
 
 
-class Pullback(NamedTuple):
-    """What stands for an ``autograd.Function``: its outputs as they are, with gradients by calls that were written down.
+@dataclass(frozen=True)
+class Pullback:
+    """What stands for an ``autograd.Function``: it gives outputs as they are, and gradients by calls.
+
+    It is called with the arguments that are differentiated, the outputs, and what its calls read.
 
     Attributes:
-        inputs: How many of its arguments it differentiates; its outputs follow, then what its calls read.
-        outputs: How many outputs it has.
-        reads: The slots of what its calls read.
+        inputs: How many arguments are differentiated.
         given: The slots of the outputs' gradients.
-        calls: The calls.
-        found: Where the gradients of the inputs are; ``None`` for none.
+        calls: What its backward calls.
+        found: Where the gradients of the arguments are; ``None`` for none.
+        reads: The slots of what the calls read.
     """
 
     inputs: int
-    outputs: int
-    reads: tuple[int, ...]
-    given: tuple[int, ...]
-    calls: tuple[Call, ...]
-    found: tuple[Any, ...]
+    given: list[int]
+    calls: list[Call]
+    found: list[Any]
+    reads: list[int]
 
 
 class Tape:
@@ -145,84 +150,64 @@ class Tape:
             The loss.
         """
         values: dict[int, Any] = dict(enumerate(inputs))
-        _play(self.calls, values, self.constants, {slot: each_its_own for slot in self.apart})
-        return _filled(self.losses, values, self.constants)
+        self.run(self.calls, values, each_its_own)
+        return self.filled(self.losses, values)
+
+    def run(self, calls: Sequence[Call], values: dict[int, Any], each_its_own: Callable[[Tensor], Tensor]) -> None:
+        """Run calls on values by slot, which get their results."""
+        for call in calls:
+            traceback.current_meta["stack_trace"] = call.line
+            function = call.function
+            if isinstance(function, Pullback):
+                function = partial(_Pulled.apply, (function, self, each_its_own))
+            with ExitStack() as stack:
+                if not call.grad:
+                    stack.enter_context(torch.no_grad())
+                for device, enabled, dtype in call.autocast:
+                    if (enabled, dtype) != (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)):
+                        stack.enter_context(torch.autocast(device, dtype, enabled=enabled))
+                found = function(*self.filled(call.args, values), **self.filled(call.kwargs, values))
+            for slot, one in zip(call.results, tree_leaves(found), strict=True):
+                if slot is not None:
+                    values[slot] = each_its_own(one) if slot in self.apart else one
+        traceback.current_meta["stack_trace"] = ""
+
+    def filled(self, given: Any, values: Mapping[int, Any]) -> Any:
+        """Return arguments with tensors in place of what stands for them."""
+
+        def put(one: Any) -> Any:
+            if type(one) is Ref:
+                return values[one.slot]
+            return self.constants[one.number] if type(one) is Constant else one
+
+        return tree_map(put, given)
 
 
-def _play(calls: Sequence[Call], values: dict[int, Any], constants: Sequence[Tensor], then: Mapping[int, Any]) -> None:
-    for call in calls:
-        traceback.current_meta["stack_trace"] = call.line
-        function = call.function
-        if isinstance(function, Pullback):
-            function = _Pulled(function, constants, then)
-        with ExitStack() as stack:
-            if not call.grad:
-                stack.enter_context(torch.no_grad())
-            for device, enabled, dtype in call.autocast:
-                if (enabled, dtype) != (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)):
-                    stack.enter_context(torch.autocast(device, dtype, enabled=enabled))
-            found = function(*_filled(call.args, values, constants), **_filled(call.kwargs, values, constants))
-        for slot, way in call.results:
-            one = found
-            for step in way:
-                one = one[step]
-            values[slot] = then[slot](one) if slot in then else one
-    traceback.current_meta["stack_trace"] = ""
-
-
-def _filled(given: Any, values: Mapping[int, Any], constants: Sequence[Tensor]) -> Any:
-    """Return arguments with tensors in place of what stands for them."""
-    if type(given) is Ref:
-        return values[given.slot]
-    if type(given) is Constant:
-        return constants[given.number]
-    if type(given) is dict:
-        return {name: _filled(one, values, constants) for name, one in given.items()}
-    if type(given) in (list, tuple):
-        return type(given)(_filled(one, values, constants) for one in given)
-    if type(given) is slice:
-        return slice(*(_filled(one, values, constants) for one in (given.start, given.stop, given.step)))
-    return given
-
-
-class _Pulled:
-    """A call of an ``autograd.Function`` that gives its outputs as they are, and gradients by a pullback."""
-
-    def __init__(self, pullback: Pullback, constants: Sequence[Tensor], then: Mapping[int, Any]) -> None:
-        self.pullback, self.constants, self.then = pullback, constants, then
-
-    def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return _ByTape.apply(self, *tensors)  # pyright: ignore[reportReturnType]
-
-
-class _ByTape(torch.autograd.Function):
+class _Pulled(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(pulled: _Pulled, *tensors: Tensor) -> tuple[Tensor, ...]:
-        first = pulled.pullback.inputs
-        return tuple(one.view_as(one) for one in tensors[first : first + pulled.pullback.outputs])
+    def forward(how: tuple[Pullback, Tape, Callable], *tensors: Tensor) -> tuple[Tensor, ...]:
+        first, number = how[0].inputs, len(how[0].given)
+        return tuple(one.view_as(one) for one in tensors[first : first + number])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pulled, *tensors = inputs
-        ctx.pulled = pulled
-        ctx.save_for_backward(*tensors[pulled.pullback.inputs + pulled.pullback.outputs :])
+        ctx.how, *tensors = inputs
+        ctx.save_for_backward(*tensors[ctx.how[0].inputs + len(output) :])
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
-        pulled: _Pulled = ctx.pulled
-        one = pulled.pullback
-        values = dict(zip((*one.reads, *one.given), (*ctx.saved_tensors, *grads), strict=True))
-        _play(one.calls, values, pulled.constants, pulled.then)
-        found = [_filled(place, values, pulled.constants) for place in one.found]
-        return (None, *found, *[None] * (one.outputs + len(one.reads)))
+        pullback, tape, each_its_own = ctx.how
+        values = dict(zip([*pullback.reads, *pullback.given], (*ctx.saved_tensors, *grads), strict=True))
+        tape.run(pullback.calls, values, each_its_own)
+        return (None, *tape.filled(pullback.found, values), *[None] * (len(grads) + len(pullback.reads)))
 
 
 def written_down(
     model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], fixed: Mapping[str, Tensor], like: Any
 ) -> Tape:
-    """Run a model and its loss on one record without values, twice, and write down what they call.
+    """Run a model and its loss on one record without values, and write down what they call.
 
     Args:
         model: Not modified.
@@ -232,17 +217,9 @@ def written_down(
         like: A batch, for the shapes of its rows.
 
     Raises:
-        UnsupportedModuleError: The code does what a query cannot do again, or something else the second time.
+        UnsupportedModuleError: The code does what a query cannot do again.
         Exception: Whatever it raises where it depends on values.
     """
-    first, second = (_once(model, loss_fn, params, fixed, like) for _ in range(2))
-    _compare(first, second)
-    return first
-
-
-def _once(
-    model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], fixed: Mapping[str, Tensor], like: Any
-) -> Tape:
     tensors, rebuild = flatten(like, len(tensors_in(like)[0]))
     with IN_TURN, quiet(), _nothing_drawn(), torch.enable_grad(), compiling():
         tree, fake = ModuleTree(model), FakeTensorMode(allow_non_fake_inputs=True)
@@ -250,7 +227,7 @@ def _once(
         point = {name: fake.from_tensor(one.detach()).requires_grad_() for name, one in params.items()}
         others = {name: fake.from_tensor(one.detach()) for name, one in fixed.items()}
         record = [fake.from_tensor(one.new_zeros(1, *one.shape[1:])) for one in tensors]
-        writer = _Writer([*point.values(), *others.values()], record)
+        writer = _Writer(fake, [*point.values(), *others.values()], record)
         with attributes_kept(tree) as written, with_tensors(tree, others), writer.watching():
             writer.end(losses_at(tree, loss_fn, point, rebuild(record), 1))
         writer.tape.written = written
@@ -261,15 +238,17 @@ class _Writer(TorchFunctionMode):
     """Writes down the calls of torch functions.
 
     Args:
-        weights: Tensors without values, the same for all records.
+        fake: Makes tensors without values.
+        weights: Such tensors, the same for all records.
         record: Those of the record.
     """
 
-    def __init__(self, weights: Sequence[Tensor], record: Sequence[Tensor]) -> None:
+    def __init__(self, fake: FakeTensorMode, weights: Sequence[Tensor], record: Sequence[Tensor]) -> None:
         super().__init__()
+        self._fake = fake
         self.tape = Tape()
-        self.detaching = False
-        self.kept: set[int] = set()  # memory that the function that runs now must not write
+        self.below = self.detaching = False
+        self.kept: set[int] | None = None  # memory that the function must not write which runs now; None if none runs
         self._slots: dict[int, tuple[int, int, Tensor]] = {}  # id -> slot, PyTorch's identity; kept, lest an id recurs
         self._constants: dict[tuple[int, int], tuple[int, Tensor]] = {}  # (id, version) -> place
         self._count = 0
@@ -280,7 +259,9 @@ class _Writer(TorchFunctionMode):
             self._new(one)
         self._given = {*self._firsts}
         self._of_records = {memory_key(one) for one in record}
+        self._devices = sorted({"cpu", *(one.device.type for one in (*weights, *record))})
         self._modes = 0
+        self._lent: set[int] = set()  # memory of gradients that a backward pass was given
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -299,16 +280,18 @@ class _Writer(TorchFunctionMode):
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
-        _check_function(func, args)
+        derivative = func is torch.autograd.grad
+        if not derivative:
+            _check_function(func, args)
         if len(_get_current_dispatch_mode_stack()) != self._modes:
             raise UnsupportedModuleError(
                 f"{_users_line()}: runs within a TorchDispatchMode of the model's own, which a query leaves out: leave "
                 "it out, too"
             )
-        if _functorch.maybe_current_level() is None:
+        if _functorch.maybe_current_level() is None and not derivative:
             return self.call(func, args, kwargs)
         before, self.detaching = self.detaching, getattr(func, "__name__", "") in ("detach", "detach_")
-        try:  # in torch.func.grad or the like: the operators that it comes to are written down
+        try:  # the operators that it comes to are written down
             return func(*args, **kwargs)
         finally:
             self.detaching = before
@@ -316,7 +299,7 @@ class _Writer(TorchFunctionMode):
     def call(self, func: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Call a function; write it down if it gives or writes tensors without values."""
         args, kwargs = self._with_twins(args), self._with_twins(kwargs)
-        given, targets = [*_tensors((args, kwargs))], written_by(func, args, kwargs)
+        given, targets = _tensors((args, kwargs)), written_by(func, args, kwargs)
         with_values = {memory_key(one) for one in given if not isinstance(one, FakeTensor)}
         if any(memory_key(one) in with_values - {*self._made} for one in targets):
             raise UnsupportedModuleError(WRITES_GIVEN.format(_users_line()))
@@ -324,37 +307,44 @@ class _Writer(TorchFunctionMode):
             known = with_values - {*self._made}
             with real_values():
                 found = self._run(func, args, kwargs, known)
-            self._made |= {memory_key(one): one for one, _ in _ways(found) if memory_key(one) not in known}
+            self._made |= {memory_key(one): one for one in _tensors(found) if memory_key(one) not in known}
             return found
+        if any(memory_key(one) in self._lent for one in targets):
+            raise UnsupportedModuleError(
+                f"{_users_line()}: the backward of an autograd.Function writes the gradient that it is given, and that "
+                "of other calls with it: let it return a new tensor (grad * 2, not grad.mul_(2))"
+            )
         if any([self._begin_writing(one) for one in targets]):
             args, kwargs = self._with_twins(args), self._with_twins(kwargs)
-            given, targets = [*_tensors((args, kwargs))], written_by(func, args, kwargs)
+            given, targets = _tensors((args, kwargs)), written_by(func, args, kwargs)
         of_records = any(memory_key(one) in self._of_records for one in given)
         written, line = (self.plain(args), self.plain(kwargs)), _users_line()
         for one in targets if of_records else ():
             self._hold_records(one)
         found = self._run(func, args, kwargs, with_values - {*self._twins})
-        results = [*_ways(found)]
+        results = _tensors(found)
         if of_records:
-            self._of_records |= {memory_key(one) for one, _ in results}
+            self._of_records |= {memory_key(one) for one in results}
         if results or targets:
-            self._append(func, *written, [(self._new(one), way) for one, way in results], line)
+            self._append(func, *written, found, line)
         return found
 
     def end(self, losses: Tensor) -> None:
         """Note where the loss is."""
-        self.tape.losses = self.plain(self._with_twins(losses))
+        with torch._C.DisableTorchFunction():
+            self.tape.losses = self.plain(self._with_twins(losses))
 
     def _run(self, func: Callable, args: tuple, kwargs: dict[str, Any], kept: set[int]) -> Any:
+        """Call a function; what it comes to is not written down."""
         before, self.kept = self.kept, kept
         try:
             return func(*args, **kwargs)
         finally:
             self.kept = before
 
-    def _append(self, func: Any, args: Any, kwargs: Any, results: list[tuple[int, tuple[int, ...]]], line: str) -> None:
-        devices = {"cpu", *(one.device.type for _, _, one in self._slots.values())}
-        autocast = tuple((d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in sorted(devices))
+    def _append(self, func: Any, args: Any, kwargs: Any, found: Any, line: str) -> None:
+        results = [self._new(one) if isinstance(one, Tensor) else None for one in tree_leaves(found)]
+        autocast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in self._devices]
         self.tape.calls.append(Call(func, args, kwargs, results, torch.is_grad_enabled(), autocast, line))
 
     def plain(self, given: Any) -> Any:
@@ -386,12 +376,24 @@ class _Writer(TorchFunctionMode):
             return Constant(self._constants[key][0])
         slot, identity, _ = self._slots.get(id(tensor), (0, 0, None))
         if identity != tensor._cdata:
+            slot = self._same_part(tensor) if self.below else None
+        if slot is None:
             raise UnsupportedModuleError(
                 f"{_users_line()}: uses a tensor that came from no call of a torch function in this pass (kept by an "
                 "earlier pass, swapped, made in another thread, by compiled code, by torch.autograd.grad or by a "
                 "private function): compute it in the pass, and for a gradient call torch.func.grad"
             )
         return Ref(slot)
+
+    def _same_part(self, tensor: Tensor) -> int | None:
+        """Return the slot of the last tensor that is the same part of memory: autograd has names of its own for it."""
+        key, place = memory_key(tensor), (tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype)
+        alike = (
+            slot
+            for slot, _, one in reversed(self._slots.values())
+            if memory_key(one) == key and (one.shape, one.stride(), one.storage_offset(), one.dtype) == place
+        )
+        return next(alike, None)
 
     def _new(self, tensor: Tensor) -> int:
         """Return the slot of a tensor that a call has given."""
@@ -422,9 +424,8 @@ class _Writer(TorchFunctionMode):
         key = memory_key(tensor)
         length = tensor.untyped_storage().nbytes() // tensor.element_size()
         whole = self._tensor(tensor.detach().as_strided((length,), (1,), 0))
-        fake = next(one for _, _, one in self._slots.values()).fake_mode  # pyright: ignore[reportAttributeAccessIssue]
-        self._twins[key] = twin = fake.from_tensor(tensor.new_zeros(length))
-        self._append(torch.clone, (whole,), {}, [(self._new(twin), ())], _users_line())
+        self._twins[key] = twin = self._fake.from_tensor(tensor.new_zeros(length))
+        self._append(torch.clone, (whole,), {}, twin, _users_line())
         return True
 
     def _hold_records(self, tensor: Tensor) -> None:
@@ -438,48 +439,41 @@ class _Writer(TorchFunctionMode):
         """Call an ``autograd.Function``, and write down what it does forwards and backwards."""
         if _functorch.maybe_current_level() is not None:
             return self._call_plainly(function, *args, **kwargs)
-        inputs = [one for one in args if isinstance(one, Tensor) and one.requires_grad]
-        ctx = _Context()
+        ctx, calls = _Context(), self.tape.calls
         ctx.needs_input_grad = tuple(isinstance(one, Tensor) and one.requires_grad for one in args)
         with torch.no_grad():
             found = function.forward(*args, **kwargs)
             function.setup_context(ctx, args, found)
-        outside = {id(one) for one in ctx.non_differentiable or ()}
-        outputs = [one for one, _ in _ways(found)]
-        marked = [one for one in outputs if one.is_floating_point() and id(one) not in outside]
-        if not (inputs and marked and torch.is_grad_enabled()):
+        results = found if isinstance(found, tuple) else (found,)
+        constant = {id(one) for one in ctx.non_differentiable or ()}
+        floats = [one for one in results if isinstance(one, Tensor) and one.is_floating_point()]
+        outputs = [one for one in floats if id(one) not in constant]
+        if not (any(ctx.needs_input_grad) and outputs and torch.is_grad_enabled()):
             return found
         if ctx.dirty_tensors:
             raise UnsupportedModuleError(f"{function.__name__} writes what it is given (mark_dirty): give a new tensor")
-        before, given, grads = len(self.tape.calls), [], []
-        for one in outputs:
-            if any(one is other for other in marked):
-                with torch._C.DisableTorchFunction():
-                    grads.append(torch.zeros_like(one))
-                given.append(self._new(grads[-1]))
-                self._of_records.add(memory_key(grads[-1]))
-            else:
-                grads.append(torch.zeros_like(one))
-        back = function.backward(ctx, *grads)
-        wanted = [
-            one
-            for one, need in zip(back if isinstance(back, tuple) else (back,), ctx.needs_input_grad, strict=False)
-            if need
-        ]
-        places, calls = tuple(map(self.plain, wanted)), tuple(self.tape.calls[before:])
-        del self.tape.calls[before:]
-        made = {*given, *(slot for one in calls for slot, _ in one.results)}
-        read = [r.slot for r in _refs([*((one.args, one.kwargs) for one in calls), places]) if r.slot not in made]
-        pullback = Pullback(len(inputs), len(marked), (*dict.fromkeys(read),), (*given,), calls, places)
-        refs = (*map(self.plain, inputs), *map(self.plain, marked), *map(Ref, pullback.reads))
+        inputs = [one for one, needed in zip(args, ctx.needs_input_grad, strict=True) if needed]
+        start = len(calls)
+        grads = {id(one): torch.zeros_like(one) for one in outputs}
+        given = [self._slots[id(one)][0] for one in grads.values()]
+        del calls[start:]
+        self._lent |= {memory_key(one) for one in grads.values()}
+        back = function.backward(ctx, *(grads.get(id(one)) for one in results))
         with torch._C.DisableTorchFunction():
-            fresh = [one.detach().clone().requires_grad_() for one in marked]
-        if any(memory_key(one) in self._of_records for one in (*inputs, *marked)):
-            self._of_records |= {memory_key(one) for one in fresh}
-        self._append(pullback, refs, {}, [(self._new(one), (k,)) for k, one in enumerate(fresh)], _users_line())
-        others = {id(one): new for one, new in zip(marked, fresh, strict=True)}
-        results = [others.get(id(one), one) for one in (found if isinstance(found, tuple) else (found,))]
-        return tuple(results) if isinstance(found, tuple) else results[0]
+            back = zip(back if isinstance(back, tuple) else (back,), ctx.needs_input_grad, strict=False)
+            at = [self.plain(one) for one, needed in back if needed]
+            own, calls[start:] = calls[start:], []
+            made = {*given, *(slot for call in own for slot in call.results)}
+            refs = [one for one in tree_leaves([*((call.args, call.kwargs) for call in own), at]) if type(one) is Ref]
+            reads = [*dict.fromkeys(one.slot for one in refs if one.slot not in made)]
+            fresh = self._run(lambda: [torch.zeros_like(one, requires_grad=True) for one in outputs], (), {}, set())
+            if any(memory_key(one) in self._of_records for one in (*inputs, *outputs)):
+                self._of_records |= {memory_key(one) for one in fresh}
+            passed = [*self.plain([*inputs, *outputs]), *map(Ref, reads)]
+            self._append(Pullback(len(inputs), given, own, at, reads), (*passed,), {}, fresh, _users_line())
+        new = dict(zip(map(id, outputs), fresh, strict=True))
+        results = tuple(new.get(id(one), one) for one in results)
+        return results if isinstance(found, tuple) else results[0]
 
 
 class _Context(FunctionCtx):
@@ -504,7 +498,10 @@ class _Below(TorchDispatchMode):
         self._begun = torch.default_generator.get_state()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        kwargs = kwargs or {}
+        with torch._C.DisableTorchFunction():
+            return self._seen(func, args, kwargs or {})
+
+    def _seen(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         if isinstance(func, OpOverload) and not is_of_pytorch(func):
             raise UnsupportedModuleError(NOT_OF_PYTORCH.format(_users_line(), func._schema.name))
         if torch.Tag.nondeterministic_seeded in func.tags:
@@ -517,14 +514,18 @@ class _Below(TorchDispatchMode):
                 raise UnsupportedModuleError(SEED_SET)
         given = _named(func, args, kwargs)
         for one in _tensors([given[name] for _, name in written(func) if name in given]):
-            if not isinstance(one, FakeTensor) and memory_key(one) in self._writer.kept:
+            if not isinstance(one, FakeTensor) and memory_key(one) in (self._writer.kept or ()):
                 raise UnsupportedModuleError(WRITES_GIVEN.format(_users_line()))
-        if _functorch.maybe_current_level() is None:
+        shapes_alone = any(one.device.type == "meta" for one in _tensors((args, kwargs)))
+        if self._writer.kept is not None or shapes_alone:
             return func(*args, **kwargs)
         if func is torch.ops.aten.detach.default and not self._writer.detaching:  # autograd's own, of what it saved
             func = torch.ops.aten.alias.default
-        with torch._C.DisableTorchFunction():
+        self._writer.below = True
+        try:
             return self._writer.call(func, args, kwargs)
+        finally:
+            self._writer.below = False
 
 
 def _named(func: OpOverload, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -549,8 +550,8 @@ def _check_function(func: Any, args: tuple) -> None:
             f"{_users_line()}: calls {name}, which trusts the sizes and indices that it is given: for a gradient call "
             "the function whose gradient it is, for linear equations torch.linalg.solve"
         )
-    if name == "__set__" and func.__self__.__name__ in ("data", "real", "imag"):
-        raise UnsupportedModuleError(f"{_users_line()}: assigns to .{func.__self__.__name__}: make a new tensor")
+    if func in _ASSIGNING:
+        raise UnsupportedModuleError(f"{_users_line()}: assigns to .data, .real or .imag: make a new tensor")
     if func in _HOOKING and args[0].requires_grad:
         raise UnsupportedModuleError(
             "a hook is put on a parameter, or on what was computed from parameters or records (grad_fn gives "
@@ -595,70 +596,8 @@ def written_by(func: Callable, args: tuple, kwargs: Mapping[str, Any]) -> list[T
     return [one for one in (given if isinstance(given, (tuple, list)) else (given,)) if isinstance(one, Tensor)]
 
 
-def _tensors(given: Any) -> Iterator[Tensor]:
-    if isinstance(given, Tensor):
-        yield given
-    elif isinstance(given, (list, tuple)):
-        for one in given:
-            yield from _tensors(one)
-    elif isinstance(given, dict):
-        yield from _tensors([*given.values()])
-
-
-def _ways(found: Any, way: tuple[int, ...] = ()) -> Iterator[tuple[Tensor, tuple[int, ...]]]:
-    """Yield the tensors of a result, and the way to each."""
-    if isinstance(found, Tensor):
-        yield found, way
-    elif isinstance(found, (list, tuple)):
-        for k, one in enumerate(found):
-            yield from _ways(one, (*way, k))
-
-
-def _refs(given: Any) -> Iterator[Ref]:
-    if type(given) is Ref:
-        yield given
-    elif isinstance(given, (list, tuple)) and type(given) is not Constant:
-        for one in given:
-            yield from _refs(one)
-    elif type(given) is dict:
-        yield from _refs([*given.values()])
-    elif type(given) is slice:
-        yield from _refs([given.start, given.stop, given.step])
-
-
-def _compare(first: Tape, second: Tape) -> None:
-    """Refuse code that does something else when it runs again: a counter, a clock, a generator of its own."""
-    for one, other in zip(first.calls, second.calls, strict=False):
-        if one.function != other.function or not _alike(one[1:-1], other[1:-1], first, second):
-            name = getattr(one.function, "__name__", type(one.function).__name__)
-            raise UnsupportedModuleError(
-                f"{one.line}: the code calls {name} otherwise when it runs again (a counter, a clock, a generator of its "
-                "own): let model and loss depend on a record, the parameters and constants alone"
-            )
-    if len(first.calls) != len(second.calls) or not _alike(first.losses, second.losses, first, second):
-        raise UnsupportedModuleError(
-            "the code calls more functions when it runs again: let model and loss depend on a record, the parameters and "
-            "constants alone"
-        )
-
-
-def _alike(one: Any, other: Any, first: Tape, second: Tape) -> bool:
-    if type(one) is not type(other):
-        return False
-    if type(one) is Constant:
-        return _same_values(first.constants[one.number], second.constants[other.number])
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(_alike(a, b, first, second) for a, b in zip(one, other, strict=True))
-    if type(one) is dict:
-        return [*one] == [*other] and _alike([*one.values()], [*other.values()], first, second)
-    return one == other or (isinstance(one, float) and math.isnan(one) and math.isnan(other))
-
-
-def _same_values(one: Tensor, other: Tensor) -> bool:
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    first, second = (t.cpu().contiguous().flatten().view(torch.uint8) for t in (one, other))  # NaN equals itself
-    return torch.equal(first, second)
+def _tensors(given: Any) -> list[Tensor]:
+    return [one for one in tree_leaves(given) if isinstance(one, Tensor)]
 
 
 def _users_line() -> str:
@@ -671,7 +610,7 @@ def _users_line() -> str:
 def _users_frames() -> Iterator[FrameType]:
     """Yield the frames of code that is neither PyTorch's nor tacita's, innermost first."""
     frame = sys._getframe(1)
-    while frame is not None and frame.f_code is not _once.__code__:
+    while frame is not None and frame.f_code is not written_down.__code__:
         if not frame.f_code.co_filename.startswith((_TORCH, _HERE, "<")):
             yield frame
         frame = frame.f_back
