@@ -25,7 +25,7 @@ from tacita.gradients import (
     weighted_sums,
 )
 from tacita.gradients.chunked import ChunkedEngine
-from tacita.gradients.program import check, recorded_calls, run, unify
+from tacita.gradients.program import check, run, tape
 from tacita.gradients.program import engine as program
 from tacita.gradients.program import record as capture
 from tacita.gradients.rules import convolution, normalization, outer, rounding, rule
@@ -531,16 +531,10 @@ def norms_taken_early_without_margin():
     put(program, "norms_taken", lambda named, chosen, margin: whole(named, chosen, margin=False))
 
 
-@bug(52, caught_by=[RECORDED + "test_a_backward_that_writes_the_gradient_of_another_call_is_refused"])
-def written_gradients_believed():
-    """A backward of the user's own writes a gradient after a call was given it, and nobody looks."""
-    put(recorded_calls.RecordedCall, "check_gradient", lambda self: None)
-
-
 @bug(52, caught_by=[CHOICE + "test_a_backward_hook_on_all_modules_is_refused"])
 def backward_hooks_on_all_modules_left_out():
     """A backward hook that is registered for all modules at once is not called, and nobody is told."""
-    check = capture.check_backward_hooks
+    check = tape.check_backward_hooks
 
     def of_each(tree):
         try:
@@ -549,30 +543,19 @@ def backward_hooks_on_all_modules_left_out():
             if "for all modules" not in str(error):
                 raise
 
-    put(capture, "check_backward_hooks", of_each)
+    put(tape, "check_backward_hooks", of_each)
 
 
 @bug(52, caught_by=[CHOICE + "test_a_hook_on_a_weight_is_refused"])
 def hooks_on_weights_left_out():
     """A hook that the model's code puts on a weight, to freeze some of its numbers, is not called; nobody is told."""
-    put(capture, "_HOOKING", set())
+    put(tape, "_HOOKING", set())
 
 
 @bug(52, caught_by=[CHOICE + "test_a_module_with_a_backward_hook_is_refused"])
 def backward_hooks_left_out():
     """A module's backward hook, which changes the gradient, is not called, and nobody is told."""
-    put(capture, "check_backward_hooks", lambda tree: None)
-
-
-@bug(52, caught_by=[GHOST + "test_a_tensor_that_is_written_by_another_name_is_not_left_empty[by_detach]"])
-def other_names_of_memory_overlooked():
-    """A tensor that is written under another name is taken for the one that its own name shows: zeros."""
-
-    def careless(self, result, args, kwargs):
-        if isinstance(result, Tensor) and not self.batch.differs(result):
-            self._made[id(result)] = result
-
-    put(capture._Recorder, "_remember_made", careless)
+    put(tape, "check_backward_hooks", lambda tree: None)
 
 
 @bug(26, 39, caught_by=[RECORDED + "test_autocast_around_a_query_reaches_no_norm"])
@@ -653,27 +636,28 @@ def the_model_sees_the_batch():
         def differs(self, tensor):
             return isinstance(tensor, torch.Tensor) and not (tensor.is_leaf and tensor.requires_grad)
 
-        def understands(self, tensor):
-            return True
-
-        def innermost(self):
-            return True
-
     @contextmanager
     def whole_batch(size):
         yield Batch(size, 0)
 
-    def forward(tree, loss_fn, leaves, copies, chunk, needs):  # noqa: PLR0917
-        batch = Batch(chunk.size, 0)
-        with capture._Recorder(batch, leaves) as recorder:
-            losses = functional.losses_at(tree, loss_fn, leaves, chunk.batch, chunk.size)
-        return losses, recorder
+    class Whole:
+        written = set()
+
+        def __init__(self, model, loss_fn, params, fixed, like):
+            self.given = model, loss_fn, [*params, *fixed], like
+
+        def play(self, inputs, each_its_own):
+            model, loss_fn, names, like = self.given
+            rows = inputs[len(names) :]
+            _, rebuild = batches.flatten(like, len(batches.tensors_in(like)[0]))
+            tensors = dict(zip(names, inputs, strict=False))
+            whole = rebuild([one.squeeze(1) for one in rows])
+            return [functional.losses_at(model, loss_fn, tensors, whole, len(rows[0]))]
 
     swap(record_batch.records, whole_batch)
-    swap(capture.forward, forward)
+    swap(tape.written_down, Whole)
     put(engine_choice.MethodChoice, "_obstacle", lambda *args, **more: "")
     put(run, "check_rows", lambda *args: None)
-    put(unify, "_check_places", lambda node, args, kwargs: None)
 
 
 @bug(57, caught_by=[SOURCE + "test_a_mode_that_is_changed_later_is_tried_again"])
@@ -692,12 +676,6 @@ def tensors_of_records_may_be_kept():
     """A model may keep a record's tensors, which the next query meets."""
     put(retention.Marks, "check_nothing_is_kept", lambda self: None)
     put(retention.StateCheck, "check", lambda self: None)
-
-
-@bug(54, caught_by=[RULES + "[MixedForward]"])
-def vmap_rules_of_users_accepted():
-    """A function of the user's has a vmap rule of its own, which sees the batch."""
-    swap(record_batch._guarded, record_batch._VMAP_RULE)
 
 
 @bug(52, caught_by=[CHOICE + "test_a_program_that_differs_from_the_loop_is_refused"])
@@ -761,18 +739,6 @@ def messages_count_records():
 def saved_tensors_shown_to_hooks():
     """Hooks of the user's get the tensors that autograd saves of all records."""
     put(torch.autograd.graph, "disable_saved_tensors_hooks", lambda message: nullcontext())
-
-
-@bug(54, caught_by=[RULES + "[WithOperator]"])
-def operators_see_the_batch():
-    """An operator of the user's has a batching rule of its own."""
-    swap(record_batch.check_operator, lambda function: None)
-
-
-@bug(54, caught_by=[RULES + "[MixedBackward]"])
-def a_backward_pass_is_not_guarded():
-    """A function with a vmap rule of its own is refused in a forward pass alone."""
-    put(capture, "rules_guarded", nullcontext)
 
 
 @bug(58, caught_by=["tests/gradients/test_record_fields.py::test_a_record_names_its_fields_in_an_order_of_its_own"])

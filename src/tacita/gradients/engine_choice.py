@@ -150,7 +150,8 @@ def default_chunk_rows(method: str, params: Mapping[str, Tensor]) -> int | None:
 
 # A part of PyTorch's message where vmap or a trial without values stops -> a cause that a person can act on.
 _CAUSES = {
-    "does not require grad": "it takes a gradient in a record's tensor by torch.autograd.grad: call torch.func.grad",
+    "override the setup_context": "the forward of a torch.autograd.Function takes ctx: write def forward(x) and "
+    "def setup_context(ctx, inputs, output)",
     "control flow": "its code looks at values of a record (an if, bool() or a comparison of a tensor)",
     "DataDependentOutput": "its code looks at values of a record (.item(), .tolist(), int() of a tensor)",
     ".item()": "its code looks at values of a record (.item(), .tolist(), int() of a tensor)",
@@ -158,9 +159,6 @@ _CAUSES = {
     "dynamic shape": "the shape of a tensor depends on values (nonzero, a boolean mask as index, bincount), which "
     "torch.where with all rows in place avoids",
     "GuardOnDataDependent": "the shape of a tensor depends on values, or a branch does (packed sequences, .item())",
-    "inplace arithmetic": "it writes a record's values into a part of a tensor that is the same for all records (z = "
-    "torch.zeros(...), z[0].copy_(x)): write z[0] = x, make z by x.new_zeros(...), or use torch.cat",
-    "vmap support": "a torch.autograd.Function has no vmap rule: set generate_vmap_rule = True in its class",
 }
 
 

@@ -4,7 +4,7 @@ Everything here is private.
 """
 
 from dataclasses import dataclass, field
-from typing import Any, SupportsFloat, SupportsIndex
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,25 +16,6 @@ from tacita.gradients.rules.rule import AUTOGRAD_RULE, LayerRule, LayerUse, Name
 from tacita.gradients.weighted_sums import wide
 
 _ANCHOR = torch.empty(0, requires_grad=True)  # no gradient reaches it
-
-
-_EXACT = {type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format}
-
-
-def exact(value: Any) -> Any:
-    """Return an argument without code of the user's own: of a subclass of int, float or str, the plain value.
-
-    Raises:
-        UnsupportedModuleError: It is of another type than PyTorch's operators take.
-    """
-    if type(value) in _EXACT or isinstance(value, (Tensor, torch.Generator)):
-        return value
-    if isinstance(value, (list, tuple)):
-        return [exact(one) for one in value] if isinstance(value, list) else tuple(exact(one) for one in value)
-    for kind, plain in ((str, str.__str__), (float, float.__float__), (SupportsIndex, int), (SupportsFloat, float)):
-        if isinstance(value, kind) and type(found := plain(value)) in _EXACT:  # type: ignore[arg-type]
-            return found
-    raise UnsupportedModuleError(f"a {type(value).__name__} may have code of its own: give an operator plain numbers")
 
 
 @dataclass

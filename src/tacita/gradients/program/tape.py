@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsFloat, SupportsIndex
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
-from torch._ops import OpOverload, OpOverloadPacket
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd.function import FunctionCtx
 from torch.fx import traceback
@@ -47,7 +47,6 @@ from tacita.gradients.functional import (
     with_tensors,
 )
 from tacita.gradients.program.check import is_of_pytorch, written
-from tacita.gradients.program.recorded_calls import exact
 from tacita.gradients.record_batch import compiling
 from tacita.gradients.rules.registry import RULES
 from tacita.gradients.seeds import is_global
@@ -61,6 +60,7 @@ _HOOKING = {  # gives hooks to a tensor, or the node of the graph that takes the
     getattr(torch.Tensor, "grad_fn").__get__,  # noqa: B009 - its type is that of a tensor's attribute
 }
 _ASSIGNING = {getattr(torch.Tensor, name).__set__ for name in ("data", "real", "imag")}
+_EXACT = {type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format}
 _FIRST = ("self", "input", "tensor")  # what torch calls the first argument of a function that writes it
 
 
@@ -247,7 +247,7 @@ class _Writer(TorchFunctionMode):
         super().__init__()
         self._fake = fake
         self.tape = Tape()
-        self.below = self.detaching = False
+        self.detaching = False
         self.kept: set[int] | None = None  # memory that the function must not write which runs now; None if none runs
         self._slots: dict[int, tuple[int, int, Tensor]] = {}  # id -> slot, PyTorch's identity; kept, lest an id recurs
         self._constants: dict[tuple[int, int], tuple[int, Tensor]] = {}  # (id, version) -> place
@@ -280,15 +280,14 @@ class _Writer(TorchFunctionMode):
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
-        derivative = func is torch.autograd.grad
-        if not derivative:
-            _check_function(func, args)
+        inside = _functorch.maybe_current_level() is not None
+        _check_function(func, args, inside=inside)
         if len(_get_current_dispatch_mode_stack()) != self._modes:
             raise UnsupportedModuleError(
                 f"{_users_line()}: runs within a TorchDispatchMode of the model's own, which a query leaves out: leave "
                 "it out, too"
             )
-        if _functorch.maybe_current_level() is None and not derivative:
+        if not inside:
             return self.call(func, args, kwargs)
         before, self.detaching = self.detaching, getattr(func, "__name__", "") in ("detach", "detach_")
         try:  # the operators that it comes to are written down
@@ -298,6 +297,13 @@ class _Writer(TorchFunctionMode):
 
     def call(self, func: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Call a function; write it down if it gives or writes tensors without values."""
+        one = getattr(func, func.overloads()[0]) if isinstance(func, OpOverloadPacket) else func
+        if isinstance(one, OpOverload) and not is_of_pytorch(one):
+            raise UnsupportedModuleError(
+                f"{_users_line()}: the operator {one._schema.name} is not PyTorch's own: what it does with a record is "
+                "not known, nor a rule that keeps records apart. Write it in PyTorch's operators (declare_operator is "
+                'for method="loop" alone)'
+            )
         args, kwargs = self._with_twins(args), self._with_twins(kwargs)
         given, targets = _tensors((args, kwargs)), written_by(func, args, kwargs)
         with_values = {memory_key(one) for one in given if not isinstance(one, FakeTensor)}
@@ -363,7 +369,7 @@ class _Writer(TorchFunctionMode):
             return {name: self.plain(one) for name, one in given.items()}
         if type(given) is slice:
             return slice(*(self.plain(one) for one in (given.start, given.stop, given.step)))
-        return given if given is ... else exact(given)
+        return given if given is ... else _exact(given)
 
     def _tensor(self, tensor: Tensor) -> "Ref | Constant":
         if type(tensor) not in _PLAIN:
@@ -376,24 +382,12 @@ class _Writer(TorchFunctionMode):
             return Constant(self._constants[key][0])
         slot, identity, _ = self._slots.get(id(tensor), (0, 0, None))
         if identity != tensor._cdata:
-            slot = self._same_part(tensor) if self.below else None
-        if slot is None:
             raise UnsupportedModuleError(
                 f"{_users_line()}: uses a tensor that came from no call of a torch function in this pass (kept by an "
-                "earlier pass, swapped, made in another thread, by compiled code, by torch.autograd.grad or by a "
-                "private function): compute it in the pass, and for a gradient call torch.func.grad"
+                "earlier pass, swapped, made in another thread, by compiled code or by a private function): compute it "
+                "in the pass"
             )
         return Ref(slot)
-
-    def _same_part(self, tensor: Tensor) -> int | None:
-        """Return the slot of the last tensor that is the same part of memory: autograd has names of its own for it."""
-        key, place = memory_key(tensor), (tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype)
-        alike = (
-            slot
-            for slot, _, one in reversed(self._slots.values())
-            if memory_key(one) == key and (one.shape, one.stride(), one.storage_offset(), one.dtype) == place
-        )
-        return next(alike, None)
 
     def _new(self, tensor: Tensor) -> int:
         """Return the slot of a tensor that a call has given."""
@@ -406,16 +400,14 @@ class _Writer(TorchFunctionMode):
         """Return arguments with what stands for tensors with values that a record was written to."""
         if isinstance(given, Tensor):
             twin = self._twins.get(memory_key(given)) if self._twins and not isinstance(given, FakeTensor) else None
-            return given if twin is None else self._part(twin, given)
+            if twin is None:
+                return given
+            if not (given.is_contiguous() and given.numel() == twin.numel()):
+                raise UnsupportedModuleError(WRITES_A_PART.format(_users_line()))
+            return self.call(torch.Tensor.view, (twin, given.shape), {})
         if type(given) is dict:
             return {name: self._with_twins(one) for name, one in given.items()}
         return type(given)(map(self._with_twins, given)) if type(given) in (list, tuple) else given
-
-    def _part(self, twin: Tensor, tensor: Tensor) -> Tensor:
-        """Return the part of memory that a tensor is."""
-        if tensor.is_contiguous() and tensor.numel() == twin.numel():
-            return self.call(torch.Tensor.view, (twin, tensor.shape), {})
-        return self.call(torch.as_strided, (twin, tensor.shape, tensor.stride(), tensor.storage_offset()), {})
 
     def _begin_writing(self, tensor: Tensor) -> bool:
         """Let something without values stand for a tensor with values that is written; return whether it has such."""
@@ -502,8 +494,6 @@ class _Below(TorchDispatchMode):
             return self._seen(func, args, kwargs or {})
 
     def _seen(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        if isinstance(func, OpOverload) and not is_of_pytorch(func):
-            raise UnsupportedModuleError(NOT_OF_PYTORCH.format(_users_line(), func._schema.name))
         if torch.Tag.nondeterministic_seeded in func.tags:
             if any(isinstance(one, torch.Generator) and not is_global(one) for one in (*args, *kwargs.values())):
                 raise UnsupportedModuleError(
@@ -521,41 +511,62 @@ class _Below(TorchDispatchMode):
             return func(*args, **kwargs)
         if func is torch.ops.aten.detach.default and not self._writer.detaching:  # autograd's own, of what it saved
             func = torch.ops.aten.alias.default
-        self._writer.below = True
-        try:
-            return self._writer.call(func, args, kwargs)
-        finally:
-            self._writer.below = False
+        return self._writer.call(func, args, kwargs)
+
+
+def _exact(value: Any) -> Any:
+    """Return an argument without code of the user's own: of a subclass of int, float or str, the plain value.
+
+    Raises:
+        UnsupportedModuleError: It is of another type than PyTorch's operators take.
+    """
+    if type(value) in _EXACT or isinstance(value, (Tensor, torch.Generator)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_exact(one) for one in value] if isinstance(value, list) else tuple(_exact(one) for one in value)
+    for kind, plain in ((str, str.__str__), (float, float.__float__), (SupportsIndex, int), (SupportsFloat, float)):
+        if isinstance(value, kind) and type(found := plain(value)) in _EXACT:  # type: ignore[arg-type]
+            return found
+    raise UnsupportedModuleError(f"a {type(value).__name__} may have code of its own: give an operator plain numbers")
 
 
 def _named(func: OpOverload, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
     return dict(zip([one.name for one in func._schema.arguments], args, strict=False)) | kwargs
 
 
-def _check_function(func: Any, args: tuple) -> None:
+def _check_function(func: Any, args: tuple, *, inside: bool) -> None:
     """Refuse a function that is not PyTorch's, or whose effect is not written down."""
-    name = getattr(func, "__name__", "")
-    if isinstance(func, (OpOverload, OpOverloadPacket)):
-        first = func if isinstance(func, OpOverload) else getattr(func, func.overloads()[0])
-        if not is_of_pytorch(first):
-            raise UnsupportedModuleError(NOT_OF_PYTORCH.format(_users_line(), first._schema.name))
-        name = first._opname
-        pointwise = isinstance(func, OpOverload) and torch.Tag.pointwise in func.tags
-    elif func not in RULES and isinstance(func, types.FunctionType) and func not in _known():
-        raise UnsupportedModuleError(f"{_users_line()}: {name} is no function of PyTorch's: what it does is not known")
-    else:
-        pointwise = False
-    if ("_backward" in name and not pointwise) or "lu_solve" in name:
+    if func is torch.autograd.grad:
+        if not inside:
+            raise UnsupportedModuleError(
+                f"{_users_line()}: takes a gradient in a record's tensor by torch.autograd.grad: call torch.func.grad"
+            )
+        return
+    if isinstance(func, HigherOrderOperator):
         raise UnsupportedModuleError(
-            f"{_users_line()}: calls {name}, which trusts the sizes and indices that it is given: for a gradient call "
-            "the function whose gradient it is, for linear equations torch.linalg.solve"
+            f"{_users_line()}: calls torch.{func.__name__}, which chooses by values what to run: use torch.where"
         )
+    if isinstance(func, types.FunctionType) and func not in RULES and func not in _known():
+        raise UnsupportedModuleError(
+            f"{_users_line()}: {func.__name__} is no function of PyTorch's: what it does with a record is not known"
+        )
+    _check_trusting(func)
     if func in _ASSIGNING:
         raise UnsupportedModuleError(f"{_users_line()}: assigns to .data, .real or .imag: make a new tensor")
     if func in _HOOKING and args[0].requires_grad:
         raise UnsupportedModuleError(
             "a hook is put on a parameter, or on what was computed from parameters or records (grad_fn gives "
             "the node that takes one), which only the loop calls: leave it out"
+        )
+
+
+def _check_trusting(func: Any) -> None:
+    name = func.__name__.removesuffix(".default")
+    pointwise = isinstance(func, OpOverload) and torch.Tag.pointwise in func.tags
+    if ("_backward" in name and not pointwise) or "lu_solve" in name:
+        raise UnsupportedModuleError(
+            f"{_users_line()}: calls {name}, which trusts the sizes and indices that it is given: for a gradient call "
+            "the function whose gradient it is, for linear equations torch.linalg.solve"
         )
 
 
@@ -621,9 +632,9 @@ SEED_SET = (
     "(torch.manual_seed(0), torch.rand(1), random.random()): draw them once, in __init__, and keep them in a buffer "
     "(register_buffer), or draw by torch.rand_like(x) of a record's tensor x"
 )
-NOT_OF_PYTORCH = (
-    "{}: the operator {} is not PyTorch's own: what it does with a record is not known, nor a rule that keeps records "
-    'apart. Write it in PyTorch\'s operators (declare_operator is for method="loop" alone)'
+WRITES_A_PART = (
+    "{}: it writes a record's values into a part of a tensor that is the same for all records (z = torch.zeros(...), "
+    "z[0].copy_(x)): write z[0] = x, make z by x.new_zeros(...), or use torch.cat"
 )
 WRITES_GIVEN = (
     "{}: writes in place a tensor that it was given (the batch, a parameter, a buffer) or a constant: copy it first "

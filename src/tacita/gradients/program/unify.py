@@ -2,8 +2,8 @@
 
 A trace at one size cannot tell a 7 that is the number of rows from a 7 that is a width. Three traces can: an integer
 that depends on the rows must be ``per_row * rows + fixed`` with the same two numbers in all three, and everything else
-must be the same. Whatever else depends on the number of rows, or differs from one run of the code to the next (a
-counter, a clock, a generator of its own), is refused with the user's line.
+must be the same. Two of the three play one tape, so no number of the user's code can follow the rows. Whatever differs
+from one run of that code to the next (a counter, a clock, a generator of its own) is refused with its line.
 
 Everything here is private. Proof: docs/derivations/program.md.
 """
@@ -18,11 +18,7 @@ from torch.fx import Node
 
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.program.check import users_line
-from tacita.gradients.program.recorded_calls import exact
 from tacita.gradients.program.trace import TracedPass
-
-_SIZES = {"size", "input_size", "input_sizes", "repeats"}  # lists that may follow the rows, and beside them only:
-_OF_GROUPS = {"N", "C", "group"}  # of a group norm over all records' channels; and the end of arange (``rows.py``)
 
 
 class Slot(NamedTuple):
@@ -107,10 +103,10 @@ def unify(traces: Sequence[TracedPass]) -> Unified:
                 raise _refusal(node, "is called with more arguments")
             return [merged(node, part) for part in zip(*parts, strict=True)]
         if isinstance(one, int) and not isinstance(one, bool):
-            return _row_count(node, exact(list(parts)), rows)
+            return _row_count(node, parts, rows)
         if not _alike(parts):
             raise _refusal(node, "is called with other numbers")
-        return exact(one)
+        return one
 
     made: list[OperatorCall] = []
     for alike in zip(*nodes, strict=True):
@@ -124,31 +120,9 @@ def unify(traces: Sequence[TracedPass]) -> Unified:
             if any(n.kwargs.keys() != node.kwargs.keys() for n in alike):
                 raise _refusal(node, "is called with other arguments")
             kwargs = {key: merged(node, [n.kwargs[key] for n in alike]) for key in node.kwargs}
-            _check_places(node, args, kwargs)
             made.append(OperatorCall(node, node.target, args, kwargs, number[node]))  # pyright: ignore[reportArgumentType]
     constants = [first.constants.get(node, torch.empty(0)) for node in ordered[1]]
     return Unified(first, number, len(ordered[0]), constants, made)
-
-
-def _check_places(node: Node, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    """Refuse the number of rows as a value, an index or a shift: it is private, and a record may depend on sizes alone.
-
-    Whoever knows at which sizes a program is traced can give integers that follow them.
-    """
-    schema = getattr(node.target, "_schema", None)
-    name, names = getattr(node.target, "_opname", ""), [] if schema is None else [one.name for one in schema.arguments]
-    for key, given in [*zip(names, args, strict=False), *kwargs.items()]:
-        if type(given) is list and key in _SIZES:
-            continue
-        groups = (name.startswith("native_group_norm") and key in _OF_GROUPS) or (
-            name.startswith("convolution") and key == "groups"
-        )
-        if _follows(given) and not groups and (name, key) != ("arange", "end"):
-            raise _refusal(node, "is called with a number that follows the rows and is no size")
-
-
-def _follows(given: Any) -> bool:
-    return type(given) is RowCount or (type(given) is list and any(map(_follows, given)))
 
 
 def _alike(parts: Sequence[Any]) -> bool:
