@@ -641,9 +641,8 @@ def the_model_sees_the_batch():
         yield Batch(size, 0)
 
     class Whole:
-        written = set()
-
         def __init__(self, model, loss_fn, params, fixed, like):
+            self.written, self.writes_record = set(), False
             self.given = model, loss_fn, [*params, *fixed], like
 
         def play(self, inputs, each_its_own):

@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
-from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -134,21 +132,13 @@ def on_copies(model: nn.Module, params: Mapping[str, Tensor]) -> Iterator[tuple[
     with IN_TURN:
         tree = ModuleTree(model)
         point = {id(tree.by_name[name]): p for name, p in params.items()}
-        with real_values():
-            copies = {id(old): _copy(point.get(id(old), old)) for old in tree.tensors}
+        copies = {id(old): _copy(point.get(id(old), old)) for old in tree.tensors}
         with with_tensors(tree, {name: copies[id(old)] for name, old in tree.by_name.items()}):
             yield tree.holding(copies), {name: copies[id(tree.by_name[name])] for name in params}
 
 
 def _copy(tensor: Tensor) -> Tensor:
-    return tensor if isinstance(tensor, FakeTensor) else tensor.detach().clone()  # a fake has no memory to write
-
-
-@contextmanager
-def real_values() -> Iterator[None]:
-    """Compute what no record enters with its values, in a pass without values, too; a traced step keeps the result."""
-    with unset_fake_temporarily(), disable_proxy_modes_tracing(), _WrittenMemory():
-        yield
+    return tensor.detach().clone()
 
 
 class ZeroedMemory(TorchDispatchMode):
@@ -159,7 +149,7 @@ class ZeroedMemory(TorchDispatchMode):
         return found.zero_() if "empty" in func._opname and isinstance(found, Tensor) else found
 
 
-class _WrittenMemory(ZeroedMemory):
+class WrittenMemory(ZeroedMemory):
     """Refuse a tensor that is made larger in place, or gets the memory of another, too."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:

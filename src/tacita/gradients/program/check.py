@@ -32,6 +32,12 @@ _SHARING = {
 }  # share memory with what they are given, unannounced
 
 
+WRITES_GIVEN = (
+    "{}writes in place a tensor that it was given (the batch, a parameter, a buffer) or a constant: copy it first (x = "
+    "x.clone())"
+)
+
+
 def _zeros_strided(size: Any, stride: Any, **options: Any) -> Tensor:
     return torch.empty_strided(size, stride, **options).zero_()
 
@@ -63,26 +69,20 @@ def is_of_pytorch(func: OpOverload) -> bool:
     return func.namespace in _OF_PYTORCH
 
 
-class WritesBatchError(UnsupportedModuleError):
-    """The code writes a tensor of the batch, of which it may get a copy."""
-
-
 def users_line(node: Node) -> str:
     """Return ``file:line: `` of the user's code that a call came from; empty if it is not known."""
     line = str(node.meta.get("stack_trace") or "")
     return f"{line}: " if line else ""
 
 
-def check(nodes: list[Node], follows_rows: set[Node], batch: set[Node]) -> None:
+def check(nodes: list[Node], follows_rows: set[Node]) -> None:
     """Refuse a program with an operator that may not stand in it.
 
     Args:
         nodes: The nodes of a trace, in order.
         follows_rows: Those whose results have a size that follows the number of rows.
-        batch: The inputs that hold records.
 
     Raises:
-        WritesBatchError: It writes such an input.
         UnsupportedModuleError: There is one; the message names the user's line.
     """
     given = {memory(node.meta["val"]): node for node in nodes if node.op == "placeholder"}
@@ -98,10 +98,7 @@ def check(nodes: list[Node], follows_rows: set[Node], batch: set[Node]) -> None:
         for one in written_by(node):
             written_to = given.get(memory(one.meta.get("val")), owner.get(one, one))
             if written_to.op in ("placeholder", "get_attr"):
-                raise (WritesBatchError if written_to in batch else UnsupportedModuleError)(
-                    f"{users_line(node)}writes in place a tensor that it was given (the batch, a parameter, a buffer) "
-                    "or a constant: copy it first (x = x.clone())"
-                )
+                raise UnsupportedModuleError(WRITES_GIVEN.format(users_line(node)))
         if (shared := _shares(node)) is not None:
             owner[node] = owner.get(shared, shared)
 

@@ -16,7 +16,6 @@ from tacita.gradients.batches import flatten, map_tensors, memory_address, tenso
 from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.engine import Groups, Rule
 from tacita.gradients.functional import IN_TURN, PLAIN, LossFn, ModuleTree
-from tacita.gradients.program.record import Needs
 from tacita.gradients.program.recorded_calls import RecordedCall
 from tacita.gradients.program.run import Program, build, plain_tensors_only
 from tacita.gradients.program.trace import fixed_tensors
@@ -29,7 +28,7 @@ from tacita.gradients.weighted_sums import full_precision, weight_arrays, wide
 TakeNorms = Callable[[NamedUse], list[NamedUse]]  # takes the norms of a use, and returns what remains of it
 WATCHED_FROM = 2**20  # bytes of input and output: for fewer, early norms cost more time than the memory is worth
 
-Build = Callable[..., tuple[Program, Any]]  # with the arguments of build()
+Build = Callable[[nn.Module, LossFn, Mapping[str, Tensor], Any], Program]  # as of build()
 
 
 class ProgramEngine(ChunkedEngine):
@@ -147,7 +146,6 @@ class Programs:
         self._model, self._loss_fn, self._build = model, loss_fn, build
         self._like = map_tensors(lambda one: one.new_zeros(1, *one.shape[1:]), like)
         self._programs: dict[Any, tuple[Program, dict[str, Any], list[Any]]] = {}  # the last: what ids are of, alive
-        self._needs = Needs()
 
     def program(self, params: Mapping[str, Tensor]) -> tuple[Program, list[Tensor]]:
         """Return the program for the network's present state, and its first inputs: parameters, then other weights.
@@ -170,7 +168,7 @@ class Programs:
             own = {id(one) for one in tree.tensors}  # a module may list its weights in an attribute, too
             attributes = {name: _as_compared(value, own) for name, value in held.items()}
             if key not in self._programs:
-                program, self._needs = self._build(self._model, self._loss_fn, params, self._like, self._needs)
+                program = self._build(self._model, self._loss_fn, params, self._like)
                 _refuse_counters(program.written, held, tree)
                 self._programs[key] = program, attributes, [*held.values(), *_hooks(tree)]
             program, before, _ = self._programs[key]

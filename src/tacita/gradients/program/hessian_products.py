@@ -18,9 +18,9 @@ from tacita.gradients.batches import flatten, tensors_in
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import LossFn, ModuleTree
 from tacita.gradients.program.engine import Programs
-from tacita.gradients.program.record import Needs, forward
-from tacita.gradients.program.run import SIZES, Program, plain_tensors_only
-from tacita.gradients.program.tape import Tape, written_down
+from tacita.gradients.program.record import forward
+from tacita.gradients.program.run import SIZES, Program, plain_tensors_only, tapes_of
+from tacita.gradients.program.tape import Tape
 from tacita.gradients.program.trace import TracedPass, fixed_tensors, traced
 
 
@@ -71,14 +71,12 @@ class HessianProductsAt:
         return [found[n] if n in found else p.new_zeros(()).expand(rows, *p.shape) for n, p in self._params.items()]
 
 
-def _build(  # the arguments of the build of gradients' programs
-    model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any, needs: Needs
-) -> tuple[Program, Needs]:
+def _build(model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any) -> Program:
     fixed = fixed_tensors(ModuleTree(model), params)
     with sdpa_kernel(SDPBackend.MATH):  # fused kernels can be differentiated only once
-        tape, again = (written_down(model, loss_fn, params, fixed, like) for _ in range(2))
-        tapes = zip((tape, again, again), SIZES, strict=True)
-        return Program([_trace(one, params, fixed, like, rows) for one, rows in tapes], tape.written), needs
+        tapes = tapes_of(model, loss_fn, params, fixed, like)
+        traces = [_trace(tape, params, fixed, like, rows) for tape, rows in zip(tapes, SIZES, strict=True)]
+        return Program(traces, tapes[0].written)
 
 
 def _trace(tape: Tape, params: Mapping[str, Tensor], fixed: Mapping[str, Tensor], like: Any, rows: int) -> TracedPass:
@@ -92,7 +90,7 @@ def _trace(tape: Tape, params: Mapping[str, Tensor], fixed: Mapping[str, Tensor]
         chunk = Chunk(rebuild([*rest]), rows, 0)
         with torch.enable_grad():
             copies = {n: p.detach().expand(rows, *p.shape).requires_grad_() for n, p in zip(params, point, strict=True)}
-            losses, _ = forward(tape, [*params], {}, copies, others, chunk, Needs())
+            losses, _ = forward(tape, [*params], {}, copies, others, chunk)
             found = _two_backward_passes(losses, copies, vector)
         met[:] = found
         return [*found.values()]

@@ -9,9 +9,8 @@ other way is *bare*: it enters as one copy a record, so that autograd gives its 
 Everything here is private. Proof: docs/derivations/per-record-engine.md, section 2.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -32,29 +31,16 @@ from tacita.gradients.rules.rule import Call, LayerRule
 _UNSAFE_VIEW = torch.ops.aten._unsafe_view.default
 
 
-@dataclass(frozen=True)
-class Needs:
-    """What a pass must do otherwise, as a pass before it has shown.
+class BareParametersError(Exception):
+    """The pass must be made again: a rule does not see all uses of some parameters.
 
     Attributes:
-        bare: Names of parameters that enter as one copy a record, so that any use of them is served.
-        batch: The code gets copies of the tensors of the batch, because it writes them.
+        names: Of these parameters.
     """
 
-    bare: frozenset[str] = frozenset()
-    batch: bool = False
-
-
-class NeedsMoreError(Exception):
-    """The pass must be made again.
-
-    Attributes:
-        needs: What it must do.
-    """
-
-    def __init__(self, needs: Needs) -> None:
-        super().__init__(repr(needs))
-        self.needs = needs
+    def __init__(self, names: frozenset[str]) -> None:
+        super().__init__(repr(names))
+        self.names = names
 
 
 class RecordedPass(NamedTuple):
@@ -70,7 +56,7 @@ class RecordedPass(NamedTuple):
 
 
 def record_once(
-    tape: Tape, params: Mapping[str, Tensor], fixed: Mapping[str, Tensor], chunk: Chunk, needs: Needs
+    tape: Tape, params: Mapping[str, Tensor], fixed: Mapping[str, Tensor], chunk: Chunk, bare: Collection[str]
 ) -> RecordedPass:
     """Play a tape on tensors without values, forward and backward, and record every call that meets parameters.
 
@@ -79,25 +65,23 @@ def record_once(
         params: The point, by parameter name.
         fixed: The other weights, by name.
         chunk: At least one record.
-        needs: What is known of the model.
+        bare: Names of parameters that enter as one copy a record, so that any use of them is served.
 
     Raises:
-        NeedsMoreError: The pass must be made again.
+        BareParametersError: More must.
         UnsupportedModuleError: The code writes what it must not.
     """
     with torch.enable_grad():
-        leaves = {name: p.detach().requires_grad_() for name, p in params.items() if name not in needs.bare}
-        copies = {
-            n: params[n].detach().expand(chunk.size, *params[n].shape).requires_grad_() for n in sorted(needs.bare)
-        }
-        losses, recorder = forward(tape, [*params], leaves, copies, [*fixed.values()], chunk, needs)
+        leaves = {name: p.detach().requires_grad_() for name, p in params.items() if name not in bare}
+        copies = {n: params[n].detach().expand(chunk.size, *params[n].shape).requires_grad_() for n in sorted(bare)}
+        losses, recorder = forward(tape, [*params], leaves, copies, [*fixed.values()], chunk)
         of_leaves, of_copies = _backward(losses, recorder, leaves, copies)
     del losses
     for call in recorder.calls:
         call.check_untouched()
     unseen = frozenset(name for name, grad in zip(leaves, of_leaves, strict=True) if grad is not None)
     if unseen:
-        raise NeedsMoreError(replace(needs, bare=needs.bare | unseen))
+        raise BareParametersError(unseen)
     return RecordedPass(recorder.calls, dict(zip(copies, of_copies, strict=True)))
 
 
@@ -108,13 +92,12 @@ def forward(  # noqa: PLR0917
     copies: Mapping[str, Tensor],
     fixed: Sequence[Tensor],
     chunk: Chunk,
-    needs: Needs,
 ) -> tuple[Tensor, "_Recorder"]:
     """Return the losses of the chunk, (rows,), and the recorder that saw the calls."""
     tensors, _ = flatten(chunk.batch, chunk.size)
     with records(chunk.size) as all_records:
         point = [leaves[name] if name in leaves else all_records.one(copies[name]) for name in names]
-        one = [all_records.one(t.unsqueeze(1).clone() if needs.batch else t.unsqueeze(1)) for t in tensors]
+        one = [all_records.one(t.unsqueeze(1).clone() if tape.writes_record else t.unsqueeze(1)) for t in tensors]
         with _Recorder(all_records, leaves) as recorder:
             losses = tape.play([*point, *fixed, *one], all_records.each_its_own)
         return all_records.result(losses[0]), recorder

@@ -23,11 +23,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.functional import LossFn, ModuleTree
-from tacita.gradients.program.check import ZEROS, WritesBatchError, check, users_line
-from tacita.gradients.program.record import Needs, NeedsMoreError
+from tacita.gradients.program.check import ZEROS, check, users_line
+from tacita.gradients.program.record import BareParametersError
 from tacita.gradients.program.recorded_calls import RecordedCall
 from tacita.gradients.program.rows import check_rows
-from tacita.gradients.program.tape import written_down
+from tacita.gradients.program.tape import Tape, written_down
 from tacita.gradients.program.trace import Pullback, TracedPass, fixed_tensors, trace
 from tacita.gradients.program.unify import OperatorCall, RowCount, Slot, Unified, unify
 from tacita.gradients.record_batch import outside
@@ -83,7 +83,7 @@ class Program:
         self._trace, number = made.trace, made.number
         following = _following(traces)
         batch = {node for node in number if node.op == "placeholder" and node in following}
-        check([*number], following, batch)
+        check([*number], following)
         nodes = [[*one.module.graph.nodes] for one in traces]
         check_rows(nodes, [one.rows for one in traces], batch, {p.given for p in made.trace.pullbacks})
         self._inputs, self._constants = made.inputs, made.constants
@@ -226,37 +226,36 @@ def pulled_by(source: Derived, pull: Callable[[Tensor], list[Tensor]]) -> Derive
     return _PulledByProgram(source.tensor, source.leaves, source.rearranged, source.view, source.version, pull)
 
 
-def build(
-    model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any, needs: Needs
-) -> tuple[Program, Needs]:
-    """Trace a model and its loss at three numbers of rows and make the program; no record is read.
+def build(model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any) -> Program:
+    """Write down a model and its loss, trace them at three numbers of rows and make the program; no record is read.
 
     Args:
         model: Not modified.
         loss_fn: ``(model, batch) -> losses``.
         params: The trainable parameters; their values are not read.
         like: A batch, for the shapes of its rows.
-        needs: What is known of the model.
-
-    Returns:
-        The program, and what is known of the model then.
 
     Raises:
         UnsupportedModuleError: They cannot be written down as one program; the message names the user's line.
         Exception: Whatever the model's code raises where it depends on values.
     """
     fixed = fixed_tensors(ModuleTree(model), params)
-    tape, again = (written_down(model, loss_fn, params, fixed, like) for _ in range(2))
+    tapes = tapes_of(model, loss_fn, params, fixed, like)
+    bare: frozenset[str] = frozenset()
     while True:
         try:
-            tapes = zip((tape, again, again), SIZES, strict=True)  # no number of the code's own can follow the rows
-            return Program([trace(one, params, fixed, like, rows, needs) for one, rows in tapes], tape.written), needs
-        except NeedsMoreError as more:
-            needs = more.needs
-        except WritesBatchError:
-            if needs.batch:
-                raise
-            needs = replace(needs, batch=True)
+            traces = [trace(tape, params, fixed, like, rows, bare) for tape, rows in zip(tapes, SIZES, strict=True)]
+            return Program(traces, tapes[0].written)
+        except BareParametersError as more:
+            bare |= more.names
+
+
+def tapes_of(
+    model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], fixed: Mapping[str, Tensor], like: Any
+) -> list[Tape]:
+    """Return the tape for each size. Two share one, and the code runs twice: no number of its own follows the rows."""
+    first, second = (written_down(model, loss_fn, params, fixed, like) for _ in range(2))
+    return [first, second, second]
 
 
 @contextmanager

@@ -14,11 +14,13 @@ Everything here is private. Proof: docs/derivations/program.md, section 1.
 import logging
 import random
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
+from operator import index
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, SupportsFloat, SupportsIndex
@@ -41,12 +43,12 @@ from tacita.gradients.functional import (
     IN_TURN,
     LossFn,
     ModuleTree,
+    WrittenMemory,
     attributes_kept,
     losses_at,
-    real_values,
     with_tensors,
 )
-from tacita.gradients.program.check import is_of_pytorch, written
+from tacita.gradients.program.check import WRITES_GIVEN, is_of_pytorch, written
 from tacita.gradients.record_batch import compiling
 from tacita.gradients.rules.registry import RULES
 from tacita.gradients.seeds import is_global
@@ -130,6 +132,7 @@ class Tape:
         apart: Slots of tensors that begin the same for all records, and are written for each.
         losses: Where the loss is.
         written: The names of the modules' attributes that the code sets.
+        writes_record: It writes the record, of which it may get a copy.
     """
 
     def __init__(self) -> None:
@@ -138,6 +141,7 @@ class Tape:
         self.apart: set[int] = set()
         self.losses: Any = None
         self.written: set[str] = set()
+        self.writes_record = False
 
     def play(self, inputs: Sequence[Tensor], each_its_own: Callable[[Tensor], Tensor]) -> Tensor:
         """Call the functions again.
@@ -258,7 +262,8 @@ class _Writer(TorchFunctionMode):
         for one in (*weights, *record):
             self._new(one)
         self._given = {*self._firsts}
-        self._of_records = {memory_key(one) for one in record}
+        self._record = {memory_key(one) for one in record}
+        self._of_records = {*self._record}
         self._devices = sorted({"cpu", *(one.device.type for one in (*weights, *record))})
         self._modes = 0
         self._lent: set[int] = set()  # memory of gradients that a backward pass was given
@@ -268,10 +273,10 @@ class _Writer(TorchFunctionMode):
         """Write down what is called inside."""
         functions: Any = torch.autograd.function
         call, active = functions.custom_function_call, torch._C._are_functorch_transforms_active
-        self._call_plainly = call
-        try:
+        self._call_plainly, thread = call, threading.get_ident()
+        try:  # autograd.Function.apply asks the latter, and then calls the former
             functions.custom_function_call = self._function
-            torch._C._are_functorch_transforms_active = lambda: True  # so that autograd.Function.apply calls the former
+            torch._C._are_functorch_transforms_active = lambda: threading.get_ident() == thread or active()
             with _Below(self), self:
                 self._modes = len(_get_current_dispatch_mode_stack())
                 yield
@@ -308,10 +313,10 @@ class _Writer(TorchFunctionMode):
         given, targets = _tensors((args, kwargs)), written_by(func, args, kwargs)
         with_values = {memory_key(one) for one in given if not isinstance(one, FakeTensor)}
         if any(memory_key(one) in with_values - {*self._made} for one in targets):
-            raise UnsupportedModuleError(WRITES_GIVEN.format(_users_line()))
+            raise UnsupportedModuleError(WRITES_GIVEN.format(f"{_users_line()}: "))
         if not any(isinstance(one, FakeTensor) for one in given):
             known = with_values - {*self._made}
-            with real_values():
+            with WrittenMemory():
                 found = self._run(func, args, kwargs, known)
             self._made |= {memory_key(one): one for one in _tensors(found) if memory_key(one) not in known}
             return found
@@ -334,6 +339,13 @@ class _Writer(TorchFunctionMode):
         if results or targets:
             self._append(func, *written, found, line)
         return found
+
+    def check_written(self, tensor: Tensor) -> None:
+        """Look at a tensor that an operator writes."""
+        if isinstance(tensor, FakeTensor):
+            self.tape.writes_record |= memory_key(tensor) in self._record
+        elif memory_key(tensor) in (self.kept or ()):
+            raise UnsupportedModuleError(WRITES_GIVEN.format(f"{_users_line()}: "))
 
     def end(self, losses: Tensor) -> None:
         """Note where the loss is."""
@@ -368,7 +380,7 @@ class _Writer(TorchFunctionMode):
         if type(given) is dict:
             return {name: self.plain(one) for name, one in given.items()}
         if type(given) is slice:
-            return slice(*(self.plain(one) for one in (given.start, given.stop, given.step)))
+            return slice(*(None if one is None else index(one) for one in (given.start, given.stop, given.step)))
         return given if given is ... else _exact(given)
 
     def _tensor(self, tensor: Tensor) -> "Ref | Constant":
@@ -377,7 +389,8 @@ class _Writer(TorchFunctionMode):
         if not isinstance(tensor, FakeTensor):
             key = id(tensor), 0 if tensor.is_inference() else tensor._version
             if key not in self._constants:
-                self.tape.constants.append(tensor.detach().clone())
+                copied = memory_key(tensor) in self._made  # nothing else is written in a pass
+                self.tape.constants.append(tensor.detach().clone() if copied else tensor.detach())
                 self._constants[key] = len(self.tape.constants) - 1, tensor
             return Constant(self._constants[key][0])
         slot, identity, _ = self._slots.get(id(tensor), (0, 0, None))
@@ -504,8 +517,7 @@ class _Below(TorchDispatchMode):
                 raise UnsupportedModuleError(SEED_SET)
         given = _named(func, args, kwargs)
         for one in _tensors([given[name] for _, name in written(func) if name in given]):
-            if not isinstance(one, FakeTensor) and memory_key(one) in (self._writer.kept or ()):
-                raise UnsupportedModuleError(WRITES_GIVEN.format(_users_line()))
+            self._writer.check_written(one)
         shapes_alone = any(one.device.type == "meta" for one in _tensors((args, kwargs)))
         if self._writer.kept is not None or shapes_alone:
             return func(*args, **kwargs)
@@ -635,10 +647,6 @@ SEED_SET = (
 WRITES_A_PART = (
     "{}: it writes a record's values into a part of a tensor that is the same for all records (z = torch.zeros(...), "
     "z[0].copy_(x)): write z[0] = x, make z by x.new_zeros(...), or use torch.cat"
-)
-WRITES_GIVEN = (
-    "{}: writes in place a tensor that it was given (the batch, a parameter, a buffer) or a constant: copy it first "
-    "(x = x.clone())"
 )
 
 

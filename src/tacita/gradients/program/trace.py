@@ -7,7 +7,7 @@ and the tensors of the batch; its outputs are what the rules of layers need. No 
 This file alone uses PyTorch's tracer. Everything here is private. Proof: docs/derivations/program.md.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from tacita.gradients.batches import flatten, tensors_in
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import IN_TURN, ModuleTree
-from tacita.gradients.program.record import Needs, RecordedPass, record_once
+from tacita.gradients.program.record import RecordedPass, record_once
 from tacita.gradients.program.recorded_calls import RecordedCall
 from tacita.gradients.program.tape import Tape, quiet
 from tacita.gradients.rules.derived import Derived
@@ -71,7 +71,7 @@ class TracedPass:
 
 
 def trace(  # noqa: PLR0917
-    tape: Tape, params: Mapping[str, Tensor], fixed: Mapping[str, Tensor], like: Any, rows: int, needs: Needs
+    tape: Tape, params: Mapping[str, Tensor], fixed: Mapping[str, Tensor], like: Any, rows: int, bare: Collection[str]
 ) -> TracedPass:
     """Trace one pass over ``rows`` records.
 
@@ -81,10 +81,10 @@ def trace(  # noqa: PLR0917
         fixed: The other weights, the same.
         like: A batch, for the shapes of its rows.
         rows: The number of rows, >= 2.
-        needs: What is known of the model.
+        bare: As of :func:`record_once`.
 
     Raises:
-        NeedsMoreError: The pass must be traced again.
+        BareParametersError: The pass must be traced again.
         UnsupportedModuleError: The code writes what it must not.
         Exception: What PyTorch raises where it has no batching rule.
     """
@@ -95,7 +95,7 @@ def trace(  # noqa: PLR0917
     def run(inputs: list[Tensor]) -> list[Tensor]:
         values = dict(zip(params, inputs[:first], strict=True))
         others = dict(zip(fixed, inputs[first:second], strict=True))
-        found = record_once(tape, values, others, Chunk(rebuild(inputs[second:]), rows, 0), needs)
+        found = record_once(tape, values, others, Chunk(rebuild(inputs[second:]), rows, 0), bare)
         outputs = [one.x for one in found.calls]
         outputs += [grad for one in found.calls for grad in one.grads if grad is not None]
         outputs += [grad for grad in found.of_copies.values() if grad is not None]
