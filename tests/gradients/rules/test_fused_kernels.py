@@ -1,7 +1,5 @@
 """Kernels that run on the whole batch at once: right, and row 0 alone equals row 0 among hostile companions."""
 
-import threading
-
 import pytest
 import torch
 from torch import nn
@@ -161,21 +159,3 @@ def test_memory_is_not_handed_out_as_it_is(make):
         found, used = folded(lambda x: make(x) + 0 * x, [torch.ones(64, 50)])
         assert not found.any()
         assert used
-
-
-def test_passes_of_two_threads_take_turns():
-    """The switches that a pass sets belong to the process: a pass inside of another thread's would lose them."""
-    inside = threading.Event()
-
-    def second_pass():
-        with records(2):
-            inside.set()
-
-    other = threading.Thread(target=second_pass)
-    with records(2):
-        other.start()
-        assert not inside.wait(0.2)
-        assert torch.compiler.is_compiling()
-    other.join()
-    assert inside.is_set()
-    assert not torch.compiler.is_compiling()

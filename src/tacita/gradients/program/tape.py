@@ -27,6 +27,7 @@ from typing import Any, NamedTuple, SupportsFloat, SupportsIndex
 
 import numpy as np
 import torch
+import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
@@ -49,7 +50,6 @@ from tacita.gradients.functional import (
     with_tensors,
 )
 from tacita.gradients.program.check import WRITES_GIVEN, is_of_pytorch, written
-from tacita.gradients.record_batch import compiling
 from tacita.gradients.rules.registry import RULES
 from tacita.gradients.seeds import is_global
 
@@ -63,6 +63,8 @@ _HOOKING = {  # gives hooks to a tensor, or the node of the graph that takes the
 }
 _ASSIGNING = {getattr(torch.Tensor, name).__set__ for name in ("data", "real", "imag")}
 _EXACT = {type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format}
+_RECOMPUTE = "_checkpoint_without_reentrant_generator"  # the function by which torch.utils.checkpoint drops activations
+_NO_HOOKS = 'saved_tensors_hooks would not be called by a query. Leave them out, or use method="loop".'
 _FIRST = ("self", "input", "tensor")  # what torch calls the first argument of a function that writes it
 
 
@@ -225,7 +227,7 @@ def written_down(
         Exception: Whatever it raises where it depends on values.
     """
     tensors, rebuild = flatten(like, len(tensors_in(like)[0]))
-    with IN_TURN, quiet(), _nothing_drawn(), torch.enable_grad(), compiling():
+    with IN_TURN, quiet(), _nothing_drawn(), torch.enable_grad(), _compiling():
         tree, fake = ModuleTree(model), FakeTensorMode(allow_non_fake_inputs=True)
         check_backward_hooks(tree)
         point = {name: fake.from_tensor(one.detach()).requires_grad_() for name, one in params.items()}
@@ -681,3 +683,25 @@ def quiet() -> Iterator[None]:
     finally:
         for one, was in zip(loggers, before, strict=True):
             one.disabled = was
+
+
+@contextmanager
+def _compiling() -> Iterator[None]:
+    """Set switches of PyTorch for code that is written down.
+
+    * Hooks on the tensors that autograd saves are refused: they would be called now, and not by a query.
+    * ``torch.compiler.is_compiling()`` is true. Libraries ask it before they look at the values of a mask.
+    * ``torch.utils.checkpoint`` keeps activations: what it would compute again is not written down.
+
+    They belong to the process, so threads take turns.
+    """
+    checkpoint = torch.utils.checkpoint
+    with IN_TURN, torch.autograd.graph.disable_saved_tensors_hooks(_NO_HOOKS):
+        flag, recompute = torch.compiler._is_compiling_flag, getattr(checkpoint, _RECOMPUTE)
+        try:
+            torch.compiler._is_compiling_flag = True
+            setattr(checkpoint, _RECOMPUTE, lambda *args, **kwargs: (None for _ in range(1)))
+            yield
+        finally:
+            torch.compiler._is_compiling_flag = flag
+            setattr(checkpoint, _RECOMPUTE, recompute)

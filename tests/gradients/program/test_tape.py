@@ -1,0 +1,185 @@
+"""A tape holds what the code does for one record: the program's gradients are the loop's, and no code is left on it."""
+
+import copy
+import threading
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.overrides import handle_torch_function
+from torch.utils.checkpoint import checkpoint
+
+from tacita.errors import UnsupportedModuleError
+from tacita.gradients import NetworkSource
+from tacita.gradients.functional import trainable
+from tacita.gradients.program import tape
+
+
+class Twice(torch.autograd.Function):
+    """A product whose backward is its own, beside an index that has none."""
+
+    @staticmethod
+    def forward(x, weight):
+        return x @ weight.t(), x.argmax(1)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.mark_non_differentiable(output[1])
+        ctx.factor = 2.0
+
+    @staticmethod
+    def backward(ctx, grad, of_index):
+        x, weight = ctx.saved_tensors
+        return ctx.factor * grad @ weight, ctx.factor * grad.t() @ x + of_index.sum()
+
+
+def cross_entropy(m, b):
+    return F.cross_entropy(m(b[0]), b[1], reduction="none")
+
+
+def without_gradients(m, b):
+    with torch.no_grad():
+        weight = m(b[0]).softmax(1).amax(1)
+    return cross_entropy(m, b) * weight
+
+
+def detached_inside(m, b):
+    def inner(x):
+        return m(x).tanh().sum() + (m(x).detach().sum(1) * x.sum(1)).sum()
+
+    return cross_entropy(m, b) + torch.func.grad(inner)(b[0]).square().sum(1)
+
+
+def constant_written(m, b):
+    z = torch.zeros(1, 3)
+    z[:, 0] = 1.0
+    doubled = z * 2
+    z[:, 1] = m[0].bias.sum()
+    z[:, 2] = m(b[0]).sum(1)
+    return z.square().sum(1) + doubled.sum(1)
+
+
+def weight_put_together(m, b):
+    weight = torch.zeros(2, 8)
+    weight[:1] = m[2].weight[1:]
+    weight[1:] = m[2].weight[:1] * 2
+    return F.cross_entropy(F.linear(m[:2](b[0]), weight), b[1], reduction="none")
+
+
+def record_written(m, b):
+    b[0].mul_(2.0)
+    return cross_entropy(m, b)
+
+
+def half_precision(m, b):
+    with torch.autocast("cpu", torch.bfloat16):
+        z = m[0](b[0])
+    return F.cross_entropy(m[2](z.float().tanh()), b[1], reduction="none")
+
+
+def of_a_function(m, b):
+    y, largest = Twice.apply(b[0], m[0].weight)
+    return cross_entropy(m, b) + y[:, :2].square().sum(1) + largest
+
+
+LOSSES = {
+    "function": of_a_function,
+    "no_grad": without_gradients,
+    "gradient_penalty": detached_inside,
+    "constant_written": constant_written,
+    "weight_put_together": weight_put_together,
+    "record_written": record_written,
+    "autocast": half_precision,
+    "script": lambda m, b: torch.jit.script(nn.Softplus())(m(b[0])).sum(1),
+    "checkpoint": lambda m, b: checkpoint(lambda x: cross_entropy(m, (x, b[1])), b[0], use_reentrant=False),
+    "arrays": lambda m, b: (m(b[0]) * np.float32(2)).sum(1) + b[0][:, np.array([0, 2])].sum(1) * m[0].bias.sum(),
+    "slices_by_constants": lambda m, b: m(b[0][:, : torch.tensor(4)]).sum(1),
+}
+
+
+def made():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)), (torch.randn(9, 4), torch.arange(9) % 2)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_program_has_the_gradients_of_the_loop(name):
+    model, data = made()
+    groups = {one: (one,) for one in trainable(model)}
+    found, expected = (
+        NetworkSource(model, LOSSES[name], copy.deepcopy(data), method=method)
+        .engine(trainable(model), np.arange(9), seed=1)
+        .weighted_sums(torch.ones_like, groups)
+        .values[0]
+        for method in ("program", "loop")
+    )
+    about = 2e-2 if name == "autocast" else 1e-5
+    torch.testing.assert_close(found, expected, rtol=about, atol=about)
+
+
+def of_its_own(x):
+    return handle_torch_function(of_its_own, (x,), x)
+
+
+class WithCode(torch.Tensor):
+    pass
+
+
+def assigned(m, b):
+    z = b[0] * 2
+    z.data = b[0] * 3
+    return m(z).sum(1)
+
+
+def in_a_thread(m, b):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(b[0] * 2))
+    thread.start()
+    thread.join()
+    return m(found[0]).sum(1)
+
+
+REFUSED = {
+    "is no function of PyTorch's": lambda m, b: m(of_its_own(b[0])).sum(1),
+    "a tensor with code of its own": lambda m, b: m(b[0] + torch.ones(4).as_subclass(WithCode)).sum(1),
+    "came from no call": in_a_thread,
+    "assigns to .data": assigned,
+    "calls torch.cond": lambda m, b: torch.cond(b[0].sum() > 0, lambda z: z, lambda z: -z, (m(b[0]).sum(1),)),
+    "call torch.func.grad": lambda m, b: torch.autograd.grad(m(b[0].requires_grad_()).sum(), b[0])[0].sum(1),
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_a_tape_cannot_hold_is_refused_in_words(words):
+    model, data = made()
+    with pytest.raises(UnsupportedModuleError, match=words):
+        NetworkSource(model, REFUSED[words], data, method="program")
+
+
+def test_functions_of_other_threads_are_not_written_down():
+    """While one thread writes a tape, another one trains with an ``autograd.Function`` of its own."""
+    model, data = made()
+    begun, over, found = threading.Event(), threading.Event(), []
+
+    def other():
+        begun.wait(10)
+        x = torch.ones(1, 3, requires_grad=True)
+        Twice.apply(x, torch.ones(1, 3))[0].sum().backward()
+        found.append(x.grad)
+        over.set()
+
+    def loss_fn(m, b):
+        begun.set()
+        assert over.wait(10)
+        return cross_entropy(m, b)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    point = trainable(model)
+    written = tape.written_down(model, loss_fn, point, {}, data)
+    thread.join()
+    assert found[0].tolist() == [[2.0, 2.0, 2.0]]
+    assert not any(isinstance(call.function, tape.Pullback) for call in written.calls)
