@@ -465,7 +465,8 @@ class _Writer(TorchFunctionMode):
         given = [self._slots[id(one)][0] for one in grads.values()]
         del calls[start:]
         self._lent |= {memory_key(one) for one in grads.values()}
-        back = function.backward(ctx, *(grads.get(id(one)) for one in results))
+        zeros = {id(one): torch.zeros_like(one) for one in results if isinstance(one, Tensor)}
+        back = function.backward(ctx, *((zeros | grads).get(id(one)) for one in results))
         with torch._C.DisableTorchFunction():
             back = zip(back if isinstance(back, tuple) else (back,), ctx.needs_input_grad, strict=False)
             at = [self.plain(one) for one, needed in back if needed]
