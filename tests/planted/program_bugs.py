@@ -55,6 +55,12 @@ def traces_may_differ_in_numbers():
     put(engine_choice.MethodChoice, "_obstacle", lambda *args, **more: "")
 
 
+@bug(caught_by=[CHECK + "test_the_number_of_rows_is_no_value"])
+def the_code_runs_once_a_size():
+    """A model counts how often it has run, and so computes with the number of rows."""
+    put(run, "tapes_of", lambda *given: [tape.written_down(*given) for _ in run.SIZES])
+
+
 @bug(caught_by=[SIZES + "test_it_equals_the_loop_at_every_number_of_rows"])
 def integers_are_those_of_the_first_trace():
     """A program runs at another number of rows with the sizes of seven."""
