@@ -650,7 +650,7 @@ def the_model_sees_the_batch():
             rows = inputs[len(names) :]
             _, rebuild = batches.flatten(like, len(batches.tensors_in(like)[0]))
             tensors = dict(zip(names, inputs, strict=False))
-            whole = rebuild([one.squeeze(1) for one in rows])
+            whole = rebuild(rows)
             return [functional.losses_at(model, loss_fn, tensors, whole, len(rows[0]))]
 
     swap(record_batch.records, whole_batch)
