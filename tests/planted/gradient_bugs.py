@@ -618,8 +618,6 @@ def writing_the_model_accepted():
     98,
     caught_by=[
         HOSTILE_MODELS + "[sort_one_layer_only-program-unscanned]",
-        HOSTILE_MODELS + "[token_mean_of_the_batch-program-unscanned]",
-        HOSTILE_MODELS + "[broadcast_loss-program-unscanned]",
         HOSTILE_MODELS + "[centre_by_the_batch-program-unscanned]",
     ],
 )
