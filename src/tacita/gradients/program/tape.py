@@ -253,7 +253,6 @@ class _Writer(TorchFunctionMode):
         super().__init__()
         self._fake = fake
         self.tape = Tape()
-        self.detaching = False
         self.kept: set[int] | None = None  # memory that the function must not write which runs now; None if none runs
         self._slots: dict[int, tuple[int, int, Tensor]] = {}  # id -> slot, PyTorch's identity; kept, lest an id recurs
         self._constants: dict[tuple[int, int], tuple[int, Tensor]] = {}  # (id, version) -> place
@@ -294,13 +293,7 @@ class _Writer(TorchFunctionMode):
                 f"{_users_line()}: runs within a TorchDispatchMode of the model's own, which a query leaves out: leave "
                 "it out, too"
             )
-        if not inside:
-            return self.call(func, args, kwargs)
-        before, self.detaching = self.detaching, getattr(func, "__name__", "") in ("detach", "detach_")
-        try:  # the operators that it comes to are written down
-            return func(*args, **kwargs)
-        finally:
-            self.detaching = before
+        return func(*args, **kwargs) if inside else self.call(func, args, kwargs)  # its operators are written down
 
     def call(self, func: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Call a function; write it down if it gives or writes tensors without values."""
@@ -524,8 +517,6 @@ class _Below(TorchDispatchMode):
         shapes_alone = any(one.device.type == "meta" for one in _tensors((args, kwargs)))
         if self._writer.kept is not None or shapes_alone:
             return func(*args, **kwargs)
-        if func is torch.ops.aten.detach.default and not self._writer.detaching:  # autograd's own, of what it saved
-            func = torch.ops.aten.alias.default
         return self._writer.call(func, args, kwargs)
 
 
