@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from tacita.gradients.engine import Engine, Groups, Rule, Shapes, Sums
 from tacita.gradients.functional import LossFn
 from tacita.gradients.seeds import derived_seed, seeded
-from tacita.gradients.weighted_sums import exact_device, group_norms, weight_arrays, weighted_sum, wide
+from tacita.gradients.weighted_sums import exact_device, group_norms, weight_arrays, weighted_sum, zeros_for
 
 
 @dataclass(frozen=True)
@@ -154,11 +154,7 @@ class ChunkedEngine(Engine):
 
     def _zeros(self, groups: Groups) -> dict[str, Tensor]:
         grouped = {name for names in groups.values() for name in names}
-        return {
-            name: torch.zeros(p.shape, dtype=wide(p.dtype), device=exact_device(p.device))
-            for name, p in self.params.items()
-            if name in grouped
-        }
+        return {name: zeros_for(p) for name, p in self.params.items() if name in grouped}
 
     @contextmanager
     def _seeded(self, chunk: Chunk) -> Iterator[None]:

@@ -48,6 +48,11 @@ def to_exact(tensor: Tensor) -> Tensor:
     return tensor.to(exact_device(tensor.device), wide(tensor.dtype) if tensor.is_floating_point() else tensor.dtype)
 
 
+def zeros_for(parameter: Tensor, *lead: int) -> Tensor:
+    """Return zeros in place of a parameter's gradient, (*lead, *parameter), float32 or better."""
+    return torch.zeros(*lead, *parameter.shape, dtype=wide(parameter.dtype), device=exact_device(parameter.device))
+
+
 def group_norms(grads: Mapping[str, Tensor], groups: Groups, lead: int = 1) -> Tensor:
     """Return upper bounds of the L2 norm of each row over each group, shape (*rows, groups), float64.
 

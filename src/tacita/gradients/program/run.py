@@ -31,7 +31,6 @@ from tacita.gradients.program.trace import Pullback, TracedPass, trace
 from tacita.gradients.program.unify import OperatorCall, RowCount, Slot, Unified, unify
 from tacita.gradients.record_batch import outside
 from tacita.gradients.rules.derived import Derived
-from tacita.gradients.weighted_sums import to_exact
 
 SIZES = (7, 11, 300)  # at which a pass is traced: no counter goes up in proportion to them
 KEPT = 32  # numbers of rows whose operators are kept with their integers
@@ -217,7 +216,7 @@ class _PulledByProgram(Derived):
     pull: Callable[[Tensor], list[Tensor]] = lambda grads: []
 
     def _pulled_at_once(self, grads: Tensor) -> list[Tensor]:
-        return [to_exact(one) for one in self.pull(grads)]
+        return self.pull(grads)
 
 
 def pulled_by(source: Derived, pull: Callable[[Tensor], list[Tensor]]) -> Derived:

@@ -88,13 +88,12 @@ class Derived:
         grads = grads.to(self.tensor.device, self.tensor.dtype)
         height = max(1, AT_ONCE // max(1, self.tensor.numel()))
         parts = [self._pulled_at_once(rows) for rows in grads.split(height)]
-        return [torch.cat(of_one) for of_one in zip(*parts, strict=True)]
+        return [to_exact(torch.cat(of_one)) for of_one in zip(*parts, strict=True)]
 
     def _pulled_at_once(self, grads: Tensor) -> list[Tensor]:
         leaves = list(self.leaves.values())
         with rules_guarded():
-            found = torch.autograd.grad(self.tensor, leaves, grads, retain_graph=True, is_grads_batched=True)
-        return [to_exact(one) for one in found]
+            return [*torch.autograd.grad(self.tensor, leaves, grads, retain_graph=True, is_grads_batched=True)]
 
 
 def derived(tensor: Tensor, names: Mapping[int, str]) -> Derived | None:
