@@ -28,11 +28,7 @@ from tacita.tables.survey import Bin, Facts, Survey, mean_and_std, skewness
 COVER = 0.9  # a number has few values only if its released values hold this share of the rows
 FEW_VALUES = 12  # a number with at most so many released values gets one-hot features too
 BUCKETS = 8  # quantile buckets of a bought number ...
-import os
-
-FEATURE_STRENGTH = float(
-    os.environ.get("FS", "7")
-)  # ... only if all features, buckets included, are fewer than mu rows over this
+FEATURE_STRENGTH = 12  # ... only if all features, buckets included, are fewer than mu times rows over this
 ROWS_PER_STEP = 20  # steps of bought numbers only if all features, steps included, are fewer than rows / 20
 MISSING_SHARE = 0.01  # an indicator of missing cells if their count passes max(4 s, 1 % of the rows)
 MISSING_NOISE = 4
