@@ -21,7 +21,6 @@ SPARED = 0.2  # of it, where that takes few points
 FEW_POINTS = 2**17
 LEAST_POINTS = 256  # up to the cap
 MOST_POINTS = 2**20  # of a window, and of one law
-ROUND = 4  # times that many points has a circle, at most
 BESIDE = 16  # points of a window beside those that are read
 BLURRED = 8.0  # deviations of rounding: how far beyond the window's end they reach
 SPARE = 0.02  # of a window that is cut off above
@@ -74,8 +73,8 @@ class Window:
         if math.isfinite(aim.above):
             margin += SPARE * aim.above
             highest = max(0.0, aim.epsilon) + aim.above + margin
-        points = min((self.width + margin) / least + 4, ROUND * self.most_points)  # of a narrow total, margin is most
-        size = max(256, 2 ** math.ceil(math.log2(points)))
+        # Of a narrow total the margin may be most, and more than a circle has room for.
+        size = max(256, 2 ** math.ceil(math.log2(min((self.width + margin) / least + 4, 4 * self.most_points))))
         total = composed(laws, aim.theta, self.start - 2 * least, size, aim.beyond, highest=highest)
         known = zip(intervals, self._asked, apart, strict=True)
         return total, fine and all(rare is not None or interval <= asked for interval, asked, rare in known)
