@@ -39,7 +39,7 @@ FLOORS = (
     {"clipping"},
     {"estimators"},
     {"oracles"},
-    {"methods", "hardened", "correlated", "splitting", "dry_run"},
+    {"methods", "hardened", "correlated", "splitting", "user_records", "dry_run"},
     {"testing", "runs"},
     {"distributed", "linear"},
     SYSTEMS,

@@ -29,6 +29,7 @@ from . import (
     tables as tables,
     testing as testing,
     training as training,
+    user_records as user_records,
 )
 from .accounting import Part
 from .clipping import AutomaticClipper, FlatClipper, PerLayerClipper
@@ -76,6 +77,7 @@ from .second_order import (
 from .splitting import cap_units, split
 from .tables import Grid, Moments, MomentsOracle, Selection, Trial, clipped_training, load, select
 from .training import Callback, EarlyStop, Run, fit
+from .user_records import UserRecords
 
 __version__: str
 
@@ -139,6 +141,7 @@ __all__ = [
     "UnitPoissonSampler",
     "UnsupportedEventError",
     "UnsupportedModuleError",
+    "UserRecords",
     "cap_units",
     "clipped_gradient_sum",
     "clipped_training",

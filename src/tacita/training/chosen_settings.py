@@ -18,6 +18,7 @@ from tacita.oracles.records import as_records, num_rows
 from tacita.sampling import PoissonSampler
 
 EMA_SHARE = 0.1  # the exponential average's window, as a share of the steps
+FEW_ROWS_ABOVE = 4.0  # epsilon above which one row of a user is the better choice
 AverageName = Literal["last", "all", "half", "ema", "random"]
 EndPoint = SuffixAverage | ExponentialAverage | RandomIterate
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -94,6 +95,13 @@ def chosen_sampler(
     _validate.delta_below("target_delta", target_delta, num_records)
     batch = chosen.filled("expected_batch_size", expected_batch_size, max(min(num_records, 256), num_records // 50))
     return PoissonSampler(expected_batch_size=batch, num_records=num_records)
+
+
+def chosen_rows_per_query(rows_per_query: int | None, target_epsilon: float, chosen: ChosenSettings) -> int:
+    """Return how many rows a query reads of a user, and say how they are drawn."""
+    rows = chosen.filled("rows_per_query", rows_per_query, 1 if target_epsilon > FEW_ROWS_ABOVE else 4)
+    chosen.words.append(f"a record is a user: of a drawn user's rows each query draws {rows} anew, and clips once")
+    return rows
 
 
 def chosen_clipper(clipper: Clipper | None, max_grad_norm: float | None, chosen: ChosenSettings) -> Clipper:

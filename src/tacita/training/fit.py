@@ -4,7 +4,7 @@
 chooses epsilon or delta.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -28,7 +28,7 @@ from tacita.ledger.sections import check_about
 from tacita.ledger.session import BLOCK
 from tacita.mechanisms import CalibratedGaussian
 from tacita.oracles import ClippedGradientOracle, GradientOracle
-from tacita.oracles.records import as_records
+from tacita.oracles.records import Records, as_records
 from tacita.random import Randomness
 from tacita.runs.checkpoint import TrainingState
 from tacita.runs.folder import RunFolder
@@ -42,6 +42,7 @@ from tacita.training.chosen_settings import (
     chosen_average,
     chosen_clipper,
     chosen_optimizer,
+    chosen_rows_per_query,
     chosen_sampler,
     relation_and_unit,
     stated_delta,
@@ -53,6 +54,7 @@ from tacita.training.progress import Progress
 from tacita.training.public_loss import EarlyStop
 from tacita.training.several_ranks import SEALED, same_weights
 from tacita.training.unknown_names import refuse_unknown_names
+from tacita.user_records import UserRecords
 
 
 @refuse_unknown_names
@@ -74,6 +76,8 @@ def fit(
     average: Average = "last",
     views: int = 1,
     augment: Callable[[Any], Any] | None = None,
+    units: Sequence[Hashable] | None = None,
+    rows_per_query: int | None = None,
     neighboring_relation: NeighboringRelation = "add_or_remove_one",
     privacy_unit: str | None = None,
     about: Mapping[str, str] | None = None,
@@ -126,6 +130,10 @@ def fit(
             once (:class:`~tacita.SeveralViews`), so that the guarantee does not depend on it.
         augment: Record -> augmented record. It draws from torch's, NumPy's or Python's global generator, which the
             query's secret seeds, and looks at its record alone.
+        units: The user of each row, where a user may have several: each *user* is then a record, clipped once, and the
+            guarantee is by user (:class:`~tacita.UserRecords`). ``num_records`` and ``expected_batch_size`` count
+            users.
+        rows_per_query: Number of rows that a query reads of each user that it draws. ``None`` lets tacita choose.
         neighboring_relation: How neighbouring data sets differ.
         privacy_unit: The caller's words for what is protected. ``None`` lets tacita write "one record".
         about: What the statement says as given, which nobody checks: any of ``responsible``, ``contact``,
@@ -181,6 +189,11 @@ def fit(
     _check_variants(average, feedback, hardened, early_stop)
     check_about({} if about is None else about)
     relation, unit = relation_and_unit(ledger, share, folder, neighboring_relation, privacy_unit)
+    if units is None and rows_per_query is not None:
+        raise ValueError("rows_per_query needs units, the user of each row: without them a record is a row.")
+    if units is not None and (views > 1 or augment is not None or isinstance(dataset, Records)):
+        raise ValueError("units must go without views, augment and Records: a user's rows take the place of views.")
+    default_unit = "one record" if units is None else "one user: all rows with the same unit"
     watching = Watching(loss_fn, as_callbacks(callbacks), public_data, collate_fn, public_every, early_stop)
     chosen = ChosenSettings()
     if _validate.delta("target_delta", target_delta) >= _validate.LARGE_DELTA and not allow_large_delta:
@@ -188,8 +201,12 @@ def fit(
             f"target_delta must be below {_validate.LARGE_DELTA:g}, got {target_delta:g}: at that delta a whole record "
             "may be published. Choose a smaller one, or pass allow_large_delta=True."
         )
-    sampler = chosen_sampler(num_records, dataset, relation, expected_batch_size, target_delta, chosen=chosen)
-    data = _views(loss_fn, dataset, collate_fn, views, augment)
+    if units is None:
+        data = _views(loss_fn, dataset, collate_fn, views, augment)
+    else:
+        rows = chosen_rows_per_query(rows_per_query, target_epsilon, chosen)
+        data = _users(loss_fn, dataset, collate_fn, units, rows)
+    sampler = chosen_sampler(num_records, data["dataset"], relation, expected_batch_size, target_delta, chosen=chosen)
     refuse_sharded(model, "fit")
     ranks = processes_of(process_group, model)
     oracle_of = partial(
@@ -213,7 +230,7 @@ def fit(
         if not ranks.leads:
             return _followed(state_of(oracle_of(ledger=None), "last"), ranks)
         run = RunLifecycle.start(None if folder is None else RunFolder(folder), randomness)
-        with _paying(run, ledger, relation, chosen.filled("privacy_unit", unit, "one record")) as (paying, begun):
+        with _paying(run, ledger, relation, chosen.filled("privacy_unit", unit, default_unit)) as (paying, begun):
             state = state_of(oracle_of(ledger=paying, session=begun, randomness=run.randomness), average)
             said = {"chosen_by_tacita": chosen.words} | ({"about": dict(about)} if about else {})
             finished = _finished(run, state, watching, data["dataset"], delta=target_delta, said=said, bar=progress)
@@ -241,6 +258,14 @@ def _views(
     records = as_records(dataset)
     several = SeveralViews(records.dataset, views, augment, collate_fn=collate_fn)
     return {"loss_fn": mean_over_views(loss_fn), "dataset": replace(records, dataset=several), "collate_fn": None}
+
+
+def _users(
+    loss_fn: LossFn, dataset: Any, collate_fn: Callable | None, units: Iterable[Hashable], rows_per_query: int
+) -> dict[str, Any]:
+    """Return loss, data set and ``collate_fn`` of the oracle, whose records are users."""
+    users = UserRecords(dataset, units, rows_per_query, collate_fn=collate_fn)
+    return {"loss_fn": mean_over_views(loss_fn), "dataset": users, "collate_fn": None}
 
 
 @contextmanager
