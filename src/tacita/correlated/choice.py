@@ -114,8 +114,9 @@ def choose_strategy(
     best = min(others, key=errors.__getitem__, default=usual)
     if noise == "auto" and errors[best] > WORTH * errors[usual]:
         best = usual
-    compared = "; ".join(f"{one.words}: {error / errors[usual]:.2f}" for one, error in errors.items())
-    return best, f"noise = {best.words} (predicted error of the last iterate over that of the first: {compared})"
+    compared = "; ".join(f"{errors[one] / errors[usual]:.2f} ({one.words})" for one in others)
+    over = "over that of Poisson sampling with independent noise" if others else "needs two batches an epoch to differ"
+    return best, f"noise = {best.words}; predicted error of the last iterate, {over}: {compared or 1}"
 
 
 @lru_cache(maxsize=64)
