@@ -68,7 +68,7 @@ def fit(
     epochs: float,
     num_records: int | None = None,
     expected_batch_size: float | None = None,
-    max_grad_norm: float | None = None,
+    max_grad_norm: float | Literal["adaptive"] | None = None,
     clipper: Clipper | None = None,
     feedback: Feedback | None = None,
     optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None = None,
@@ -114,7 +114,8 @@ def fit(
         num_records: Public number of records. Under add_or_remove_one it must be given: the true number is protected,
             and a declared guess sets the rate and the divisor. Under the other relations it is the data's.
         expected_batch_size: ``None`` lets tacita choose ``max(min(n, 256), n / 50)``, n the number of records.
-        max_grad_norm: Flat clipping threshold. ``None`` lets tacita choose 1.
+        max_grad_norm: Flat clipping threshold. ``None`` lets tacita choose 1. ``"adaptive"``: it follows the gradients
+            (:class:`~tacita.AdaptiveClippedSum`), at no cost in noise; for losses whose scale is not known beforehand.
         clipper: Any clipper, in place of ``max_grad_norm``.
         feedback: Error feedback, which remembers what clipping removes and gives it back later, as in
             :class:`~tacita.ErrorFeedbackOracle`. It costs noise, and seldom pays (docs/error-feedback.md).
@@ -189,6 +190,10 @@ def fit(
     _check_variants(average, feedback, hardened, early_stop)
     check_about({} if about is None else about)
     relation, unit = relation_and_unit(ledger, share, folder, neighboring_relation, privacy_unit)
+    if max_grad_norm == "adaptive" and (feedback is not None or hardened):
+        raise ValueError(
+            "max_grad_norm='adaptive' must go without feedback and hardened: their bounds need a fixed one."
+        )
     if units is None and rows_per_query is not None:
         raise ValueError("rows_per_query needs units, the user of each row: without them a record is a row.")
     if units is not None and (views > 1 or augment is not None or isinstance(dataset, Records)):
@@ -214,7 +219,7 @@ def fit(
         model,
         **data,
         sampler=sampler,
-        clipper=chosen_clipper(clipper, max_grad_norm, chosen),
+        clipper=chosen_clipper(clipper, max_grad_norm, sampler.expected_batch_size, chosen),
         mechanism=CalibratedGaussian(target_epsilon=target_epsilon, target_delta=target_delta, form=form_of(hardened)),
         planned_queries=sampler.queries_for(epochs),
         num_workers=num_workers,
