@@ -47,9 +47,9 @@ def sizes(heavy: bool, generator: np.random.Generator) -> np.ndarray:
 def dealt(y: np.ndarray, of_users: np.ndarray, generator: np.random.Generator) -> tuple[np.ndarray, list[int]]:
     """Deal rows to users, each of whom prefers some classes; return the rows and their users."""
     left = {label: list(generator.permutation(np.flatnonzero(y == label))) for label in np.unique(y)}
-    rows, units = [], []
+    shares, rows, units = np.array([len(left[label]) for label in sorted(left)]) / len(y), [], []
     for user in generator.permutation(USERS):
-        tastes = generator.dirichlet(np.full(len(left), 0.3))
+        tastes = generator.dirichlet(0.3 * len(left) * shares)
         for label in generator.choice(sorted(left), of_users[user], p=tastes):
             pile = left[label] or max(left.values(), key=len)
             rows.append(pile.pop())

@@ -148,6 +148,10 @@ class TableSettings:
     task: Annotated[Literal["classification", "regression"] | None, TRAINING] = None
     """classification or regression; by default a public rule decides by bought counts of the target."""
 
+    target_scale: Annotated[Literal["log", "linear"] | None, TRAINING] = None
+    """log or linear: whether a regression is trained on the logarithm of a positive target, or on the target; by
+    default a public rule decides by its bought bins. Predictions and scores are those of the target either way."""
+
     features: Annotated[Literal["scattering"] | None, TRAINING] = None
     """"scattering" trains on fixed features of images in place of their pixels; they cost no privacy."""
 
