@@ -57,6 +57,7 @@ def test_another_noise_is_refused_at_a_resume(monkeypatch, tmp_path):
         ({"noise": None}, "noise must be one of"),
         ({"noise": "auto", "hardened": True}, "noise='auto' must go without hardened"),
         ({"noise": "correlated", "feedback": tacita.PrivateFeedback(max_feedback_norm=1.0)}, "go without feedback"),
+        ({"noise": "auto", "max_grad_norm": "adaptive"}, "with noise='independent'"),
         ({"noise": "correlated", "expected_batch_size": 200}, "two batches an epoch or more"),
     ],
 )

@@ -69,7 +69,7 @@ def fit(
     epochs: float,
     num_records: int | None = None,
     expected_batch_size: float | None = None,
-    max_grad_norm: float | None = None,
+    max_grad_norm: float | Literal["adaptive"] | None = None,
     clipper: Clipper | None = None,
     feedback: Feedback | None = None,
     noise: Noise = "independent",
@@ -116,7 +116,8 @@ def fit(
         num_records: Public number of records. Under add_or_remove_one it must be given: the true number is protected,
             and a declared guess sets the rate and the divisor. Under the other relations it is the data's.
         expected_batch_size: ``None`` lets tacita choose ``max(min(n, 256), n / 50)``, n the number of records.
-        max_grad_norm: Flat clipping threshold. ``None`` lets tacita choose 1.
+        max_grad_norm: Flat clipping threshold. ``None`` lets tacita choose 1. ``"adaptive"``: it follows the gradients
+            (:class:`~tacita.AdaptiveClippedSum`), at no cost in noise; for losses whose scale is not known beforehand.
         clipper: Any clipper, in place of ``max_grad_norm``.
         feedback: Error feedback, which remembers what clipping removes and gives it back later, as in
             :class:`~tacita.ErrorFeedbackOracle`. It costs noise, and seldom pays (docs/error-feedback.md).
@@ -195,6 +196,11 @@ def fit(
     _check_variants(average, noise, feedback, hardened, early_stop)
     check_about({} if about is None else about)
     relation, unit = relation_and_unit(ledger, share, folder, neighboring_relation, privacy_unit)
+    if max_grad_norm == "adaptive" and (feedback is not None or hardened or noise != "independent"):
+        raise ValueError(
+            "max_grad_norm='adaptive' must go without feedback and hardened, whose bounds need a fixed one, and with "
+            "noise='independent': noise of another threshold could not be taken back."
+        )
     if units is None and rows_per_query is not None:
         raise ValueError("rows_per_query needs units, the user of each row: without them a record is a row.")
     if units is not None and (views > 1 or augment is not None or isinstance(dataset, Records)):
@@ -222,7 +228,7 @@ def fit(
         model,
         **data,
         sampler=strategy.sampler,
-        clipper=chosen_clipper(clipper, max_grad_norm, chosen),
+        clipper=chosen_clipper(clipper, max_grad_norm, strategy.sampler.expected_batch_size, chosen),
         mechanism=CalibratedGaussian(target_epsilon=target_epsilon, target_delta=target_delta, form=strategy.form),
         planned_queries=strategy.queries,
         num_workers=num_workers,
