@@ -70,7 +70,7 @@ def test_the_error_counts_what_shares_the_target():
 
 
 def test_an_epoch_of_a_single_batch_is_refused():
-    with pytest.raises(ValueError, match="needs two batches an epoch or more.*sample rate of 1 there is one"):
+    with pytest.raises(ValueError, match=r"needs two batches an epoch or more.*sample rate of 1 there is one"):
         chosen("correlated", 1, 5, 1)
 
 
