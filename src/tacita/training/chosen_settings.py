@@ -12,7 +12,9 @@ from tacita.accounting.relations import check_relation
 from tacita.adaptive_clipping import AdaptiveClippedSum
 from tacita.clipping import FlatClipper
 from tacita.clipping.clipper import Clipper
+from tacita.correlated import Noise, Strategy, choose_strategy
 from tacita.estimators import Estimator
+from tacita.hardened import form_of
 from tacita.ledger import Ledger, Share
 from tacita.methods import ExponentialAverage, RandomIterate, SuffixAverage
 from tacita.oracles import GradientOracle, trainable
@@ -97,6 +99,27 @@ def chosen_sampler(
     _validate.delta_below("target_delta", target_delta, num_records)
     batch = chosen.filled("expected_batch_size", expected_batch_size, max(min(num_records, 256), num_records // 50))
     return PoissonSampler(expected_batch_size=batch, num_records=num_records)
+
+
+def chosen_strategy(
+    noise: Noise,
+    poisson: PoissonSampler,
+    epochs: float,
+    hardened: bool | str,
+    *,
+    relation: NeighboringRelation,
+    epsilon: float,
+    delta: float,
+    chosen: ChosenSettings,
+) -> Strategy:
+    """Return the batches and the noise: Poisson sampling and independent noise, or what ``noise`` asks for."""
+    if noise == "independent":
+        return Strategy(words=noise, sampler=poisson, form=form_of(hardened), queries=poisson.queries_for(epochs))
+    strategy, words = choose_strategy(
+        noise, poisson, lambda sampler: sampler.queries_for(epochs), relation=relation, epsilon=epsilon, delta=delta
+    )
+    chosen.words.append(words)
+    return strategy
 
 
 def chosen_rows_per_query(rows_per_query: int | None, target_epsilon: float, chosen: ChosenSettings) -> int:
