@@ -121,19 +121,14 @@ def score(model: nn.Module, rows: Rows) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     lines = []
     for name in ("Fashion-MNIST", "Adult"):
         for heavy in (False, True):
             task = task_of(name, heavy)
-            most = max(map(task.units.count, set(task.units)))
+            counts = [task.units.count(user) for user in set(task.units)]
             for epsilon in EPSILONS:
-                line = {
-                    "task": name,
-                    "rows a user": f"{'1' if heavy else 'about 10, 1'} to {most}",
-                    "epsilon": f"{epsilon:g}",
-                }
+                line = {"task": name, "rows a user": f"{min(counts)} to {max(counts)}", "epsilon": f"{epsilon:g}"}
                 target = tacita.CalibratedGaussian(target_epsilon=epsilon, target_delta=DELTA)
                 for way, settings in ways(task):
                     noise = oracle_of(task.network(), settings, target).mechanism
@@ -146,8 +141,7 @@ def main() -> None:
                     line[way] = f"{statistics.mean(runs):.1f} +- {statistics.stdev(runs):.1f}"
                     print(name, heavy, epsilon, way, pilot, noise.noise_multiplier, line[way], flush=True)
                 lines.append(line)
-    if arguments.write:
-        write_section(SCRIPT, markdown_table(lines), PAGE)
+    write_section(SCRIPT, markdown_table(lines), PAGE)
 
 
 if __name__ == "__main__":
