@@ -65,7 +65,7 @@ def train(path: Path, folder: str, queries: int | None, results) -> None:
     )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     taken = time.process_time() - cpu, time.perf_counter() - clock
-    results.put((*taken, peak, run.fields["holdout_score"]["value"]))
+    results.put((*taken, peak, run.fields["holdout_score"]))
 
 
 def report(line: dict[str, str]) -> None:
@@ -106,7 +106,7 @@ def main() -> None:
             results = spawn.Queue()
             process = spawn.Process(target=train, args=(path, folder, options.queries, results))
             process.start()
-            cpu, clock, peak, accuracy = results.get()
+            cpu, clock, peak, score = results.get()
             process.join()
             size = path.stat().st_size / 1e6
             report(
@@ -118,7 +118,8 @@ def main() -> None:
                     "clock, s": f"{clock:.0f}",
                     "load": f"{os.getloadavg()[1]:.0f}",
                     "peak memory, GB": f"{peak:.2f}",
-                    "accuracy": f"{accuracy:.3f}",
+                    "accuracy": f"{score['value']:.3f}",
+                    "AUC": f"{score['AUC']['value']:.3f}",
                 }
             )
 

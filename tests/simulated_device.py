@@ -22,6 +22,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
+from tacita.gradients.weighted_sums import exact_device
+
 NAME = "simulated"
 _DLPACK = {"cpu": 1, NAME: 12}  # DLPack's numbers of the kinds of devices; 12 is one that PyTorch calls PrivateUse1
 
@@ -86,10 +88,12 @@ def counted() -> Iterator[Counts]:
 def without_float64() -> Iterator[None]:
     """Make the device one that has no float64, as Apple's has none."""
     _lacks_float64.append(True)
+    exact_device.cache_clear()
     try:
         yield
     finally:
         _lacks_float64.pop()
+        exact_device.cache_clear()
 
 
 class _Module:

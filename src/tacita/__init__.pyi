@@ -2,6 +2,7 @@
 
 from . import (
     accounting as accounting,
+    adaptive_clipping as adaptive_clipping,
     cli as cli,
     clipped_sgd as clipped_sgd,
     clipping as clipping,
@@ -29,8 +30,10 @@ from . import (
     tables as tables,
     testing as testing,
     training as training,
+    user_records as user_records,
 )
 from .accounting import Part
+from .adaptive_clipping import AdaptiveClippedSum
 from .clipping import AutomaticClipper, FlatClipper, PerLayerClipper
 from .convex import ShuffleMeanOracle1, ShuffleMeanOracle2
 from .correlated import CorrelatedGaussian
@@ -76,10 +79,12 @@ from .second_order import (
 from .splitting import cap_units, split
 from .tables import Grid, Moments, MomentsOracle, Selection, Trial, clipped_training, load, select
 from .training import Callback, EarlyStop, Run, fit
+from .user_records import UserRecords
 
 __version__: str
 
 __all__ = [
+    "AdaptiveClippedSum",
     "AutomaticClipper",
     "BoundedFeedback",
     "BudgetExceededError",
@@ -139,6 +144,7 @@ __all__ = [
     "UnitPoissonSampler",
     "UnsupportedEventError",
     "UnsupportedModuleError",
+    "UserRecords",
     "cap_units",
     "clipped_gradient_sum",
     "clipped_training",

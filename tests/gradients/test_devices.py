@@ -1,13 +1,10 @@
 """What the engine computes and draws where the model lives: on a simulated device, and on a GPU if there is one."""
 
-from importlib import import_module
-
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-import tacita
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients import NetworkSource
 from tacita.gradients.randomness_check import check_draws_nothing
@@ -56,40 +53,6 @@ def test_dropout_follows_the_seed_and_leaves_both_generators(device, method):
     torch.randn(5, device=device)
     torch.testing.assert_close(first.cpu(), sums(model, method, seed=4)[0].cpu())
     assert not torch.allclose(first.cpu(), sums(model, method, seed=5)[0].cpu())
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_a_device_without_float64_is_refused_before_anything_is_spent(method):
-    model = nn.Linear(4, 1).to(get_device("simulated"))
-    simulated = import_module("tests.simulated_device")
-    with simulated.without_float64(), pytest.raises(UnsupportedModuleError, match="simulated has no float64"):
-        sums(model, method)
-    sums(model, method)
-
-
-def test_on_a_device_without_float64_no_session_is_registered():
-    model, ledger = (
-        nn.Linear(4, 1).to(get_device("simulated")),
-        tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row"),
-    )
-    settings = dict(
-        sampler=tacita.PoissonSampler(sample_rate=0.5, num_records=8),
-        clipper=tacita.FlatClipper(max_grad_norm=1.0),
-        mechanism=tacita.GaussianMechanism(noise_multiplier=1.0),
-        planned_queries=2,
-    )
-
-    def build():
-        return tacita.ClippedGradientOracle(
-            model, lambda model, batch: model(batch[0]).squeeze(1), (torch.ones(8, 4),), ledger=ledger, **settings
-        )
-
-    simulated = import_module("tests.simulated_device")
-    with simulated.without_float64(), pytest.raises(UnsupportedModuleError, match="simulated has no float64"):
-        build()
-    assert not ledger.sessions
-    build().backward()
-    assert model.weight.grad.device.type == "simulated"
 
 
 def test_a_generator_is_restored_after_an_error(device):

@@ -9,6 +9,7 @@ from tacita.tables import Encoder, Schema, Survey, Target, make_encoder, public_
 from tacita.tables.features import CategoryPiece, ClassTarget, NumberPiece, NumberTarget
 from tacita.tables.refinement import bounds
 from tacita.tables.survey import Bin, Facts, bin_bounds
+from tacita.tables.table import NumberColumn
 
 STEPS = tuple(Bin(2.0**e, 2.0 ** (e + 1), 250.0) for e in range(4))
 FINE = tuple(Bin(i / 4, (i + 1) / 4, 1000 / 64) for i in range(64))
@@ -22,10 +23,10 @@ def category(*values, column="x"):
     return Facts(column=column, kind="category", missing=0.0, values=tuple((value, 400.0) for value in values))
 
 
-def encoder(*facts, rows=1000.0, target=None, schema=None):
+def encoder(*facts, rows=1000.0, target=None, schema=None, mu=0.01):
     survey = Survey(rows=rows, columns=facts, noise_std=10.0, threshold=60.0)
     schema = schema or Schema(target=target)
-    return make_encoder(schema, survey, columns=[f.column for f in facts])
+    return make_encoder(schema, survey, columns=[f.column for f in facts], total_mu=mu)
 
 
 def test_a_number_is_clipped_standardised_and_stepped():
@@ -39,16 +40,17 @@ def test_a_number_is_clipped_standardised_and_stepped():
     assert not piece.buckets
 
 
-def test_buckets_only_where_rows_are_many():
-    few, many = encoder(number(), rows=11 * 200).pieces[0], encoder(number(), rows=11 * 200 + 1).pieces[0]
-    assert not few.buckets  # 1 + 3 + 8 features are not fewer than rows / 200 = 11
-    assert not many.buckets
-    assert encoder(number(), rows=12 * 200 + 1).pieces[0].buckets == (2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0)
+@pytest.mark.parametrize("mu", [0.25, 0.5])
+def test_buckets_only_where_noise_bears_them(mu):
+    enough = 12 * 12 / mu  # 1 + 3 + 8 features are fewer than mu rows / 12
+    assert not encoder(number(), rows=enough, mu=mu).pieces[0].buckets
+    found = encoder(number(), rows=enough + 5, mu=mu).pieces[0].buckets
+    assert found == (2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0)
 
 
 def test_a_value_that_many_rows_share_makes_one_bucket_edge():
     spiky = (Bin(0.0, 1.0, 900.0), *(Bin(float(i), i + 1.0, 10.0) for i in range(1, 11)))
-    piece = encoder(number(fine=spiky), rows=1e6).pieces[0]
+    piece = encoder(number(fine=spiky), rows=1e6, mu=1.0).pieces[0]
     assert piece.buckets == (1.0,)
 
 
@@ -72,6 +74,50 @@ def test_whatever_is_bought_makes_an_encoder(found, counts, fine):
     made = encoder(facts, answer, target=Target(column="y", task="regression"))
     assert isinstance(made.target, NumberTarget)
     assert Encoder.from_dict(made.to_dict()) == made
+
+
+def octaves(*counts, first=0):
+    return tuple(Bin(2.0 ** (first + e), 2.0 ** (first + e + 1), count) for e, count in enumerate(counts))
+
+
+LOG_NORMAL = octaves(20.0, 250.0, 900.0, 900.0, 250.0, 20.0)
+FLAT = octaves(60.0, 120.0, 240.0, 480.0, 960.0, 1900.0)
+
+
+def made_target(bins, **declared):
+    facts = Facts(column="y", kind="number", missing=0.0, bins=bins)
+    return encoder(facts, target=Target(column="y", task="regression", **declared)).target
+
+
+def test_a_target_is_clamped_where_bins_stood_out_and_scaled_by_the_bulk():
+    found = made_target((*octaves(*[1000.0] * 3), Bin(1024.0, 2048.0, 12.0)), scale="linear")
+    assert (found.lower, found.upper) == (1.0, 2048.0)
+    assert found.scale < 10  # the bins beyond the 99.5 % quantile do not widen it
+    assert found.decode(np.array([-50.0, 0.0, 1e9])).tolist() == [1.0, found.centre, 2048.0]
+
+
+@pytest.mark.parametrize(
+    ("bins", "scale", "log"),
+    [
+        (LOG_NORMAL, None, True),
+        (LOG_NORMAL, "linear", False),
+        (FLAT, None, False),  # skewed the other way on the scale of logarithms
+        (FLAT, "log", True),
+        (LOG_NORMAL[1:4], None, False),  # three octaves
+        ((Bin(0.0, 0.0, 20.0), *LOG_NORMAL), None, True),
+        ((Bin(0.0, 0.0, 30.0), *LOG_NORMAL), None, False),  # more than one row in a hundred is zero
+        ((Bin(-2.0, -1.0, 900.0), *LOG_NORMAL), None, False),
+        ((Bin(-2.0, -1.0, 900.0),), "log", False),  # no logarithm: what rows hold never raises
+    ],
+)
+def test_the_bins_decide_on_the_logarithm(bins, scale, log):
+    found = made_target(bins, scale=scale)
+    assert (found.log is not None) is log
+    if found.log is not None:
+        assert found.lower == min(bin.lower for bin in bins if bin.lower > 0)
+        values = NumberColumn(np.array([0.0, 1.5, 7.0]))
+        encoded, _ = found.encode(values, ())
+        assert found.decode(encoded) == pytest.approx([1.0, 1.5, 7.0], rel=1e-6)
 
 
 def test_few_values_get_one_hot_features_too():

@@ -7,8 +7,7 @@ import pytest
 from scipy.stats import binom, norm
 
 from tacita.tables import intervals
-from tacita.tables.random_rounding import pairs
-from tacita.tables.score import LARGEST_ERROR, SMALLER_ERROR, _error_edges, _target_edges
+from tacita.tables.score import LARGEST_ERROR, SMALLER_ERROR, _error_edges, _target_edges, _target_pairs
 
 DRAWS = 3000
 NOISES = (1.0, 2.0, 5.0, 20.0)
@@ -137,19 +136,32 @@ def chances(values, edges, coins):
     return found
 
 
+def apart(chance, outside):
+    """The chance of the bin at an edge, (people, 2): inside, and outside, where all of it is for some people."""
+    return np.stack([np.where(outside, 0, chance), np.where(outside, chance, 0)], axis=1)
+
+
 def of_r2(people, rows, noise, largest, *, draws=DRAWS, squares=None):
     """The share of intervals that cover R2; ``squares``: the twin, which reads bins in another way."""
     predicted, target = PEOPLES[people]
     edges, errors = _target_edges(largest), np.minimum((predicted - target) ** 2, largest)
     truth = 1 - errors.mean() / np.clip(target, edges[0], edges[-1]).var()
-    law = chances(errors, _error_edges(largest), 1).T @ chances(target, edges, 2) / PEOPLE
+    bins = chances(target, edges, 2)
+    if largest == LARGEST_ERROR:  # targets beyond the bounds have bins of their own
+        bins = np.pad(bins, ((0, 0), (1, 1)))
+        bins[:, :2], bins[:, -2:] = (
+            apart(bins[:, 1], target < edges[0])[:, ::-1],
+            apart(bins[:, -2], target > edges[-1]),
+        )
+    law = chances(errors, _error_edges(largest), 1).T @ bins / PEOPLE
     generator = np.random.default_rng(rows)
     both = generator.multinomial(rows, law.ravel() / law.sum(), draws).reshape(draws, *law.shape)
     known = {"errors_noise": noise, "targets_noise": 3**0.5 * noise}
     counts = noisy(generator, both.sum(2), noise), noisy(generator, both.sum(1), known["targets_noise"])
     squares = _error_edges(largest) if squares is None else squares
     return covers(
-        [intervals.ratio(one, squares, two, pairs(edges), **known) for one, two in zip(*counts, strict=True)], truth
+        [intervals.ratio(one, squares, two, _target_pairs(largest), **known) for one, two in zip(*counts, strict=True)],
+        truth,
     )
 
 

@@ -149,3 +149,14 @@ def test_noise_can_not_push_accuracy_out_of_its_range():
     assert (found.value, found.upper) == (1.0, 1.0)
     counts = {SCORES: np.array([80.0, -5.0]), CLASSES: np.zeros((3, 2))}
     assert read_score(THREE, counts, {SCORES: 5.0, CLASSES: 5.0}).value.value == 0.0
+
+
+def test_targets_beyond_the_bounds_have_bins_of_their_own_where_rows_are_many():
+    """One row still adds 1 to one bin, and what is read is the share of the true ones that lie outside."""
+    target = np.array([-9.0, -3.0, 0.0, 3.0, 3.1, 50.0, np.inf])
+    rows = len(target)
+    for largest, share in ((LARGEST_ERROR, 4 / 7), (SMALLER_ERROR, None)):
+        counts = score_counts(NUMBER, np.zeros((rows, 1)), target, known := all_of(target), known, largest=largest)
+        assert counts[CLASSES].sum() == rows
+        found = read_score(NUMBER, {name: one.numpy() * 1000 for name, one in counts.items()}, NOISE, largest)
+        assert (None if found.outside is None else found.outside[0]) == share

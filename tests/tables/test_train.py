@@ -99,7 +99,7 @@ def test_every_kind_of_model(settings, own_model, model: str) -> None:
 
 def test_a_regression(settings, table) -> None:
     run = train_table(settings(target="x", queries=60, sample_rate=0.2))
-    assert (run.fields["task"], run.fields["holdout_score"]["measure"]) == ("regression", "R2")
+    assert (run.fields["task"], run.fields["holdout_score"]["measure"]) == ("regression", "R2 of bounded values")
     predicted = tacita.load("run").predict({"y": [1, 2], "kind": ["red", "red"], "label": ["yes", "no"]})
     assert predicted[0] > predicted[1]  # a high x goes with yes
     with pytest.raises(ValueError, match="predict_proba needs a classification"):
@@ -119,7 +119,7 @@ def test_a_redone_score_of_a_regression_is_the_same(settings, table, monkeypatch
         task_module.score, "exact_counts", lambda *a, **more: counted.append(real(*a, **more)) or counted[-1]
     )
     run = train_table(asked)
-    assert run.fields["holdout_score"]["measure"] == "R2"
+    assert run.fields["holdout_score"]["measure"] == "R2 of bounded values"
     assert len(counted) == 1
     assert check_run(run.folder).faults == ()
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from tacita.gradients.engine import Engine, Groups, Rule, Shapes, Sums
 from tacita.gradients.functional import LossFn
 from tacita.gradients.seeds import derived_seed, seeded
-from tacita.gradients.weighted_sums import group_norms, weight_arrays, weighted_sum, wide
+from tacita.gradients.weighted_sums import exact_device, group_norms, weight_arrays, weighted_sum, zeros_for
 
 
 @dataclass(frozen=True)
@@ -150,15 +150,11 @@ class ChunkedEngine(Engine):
         """Return the per-sample gradients by name, each (rows, *param), of every parameter in ``self.params``."""
 
     def _no_norms(self, groups: Groups, rows: int) -> Tensor:
-        return torch.zeros(rows, len(groups), dtype=torch.float64, device=self._device)
+        return torch.zeros(rows, len(groups), dtype=torch.float64, device=exact_device(self._device))
 
     def _zeros(self, groups: Groups) -> dict[str, Tensor]:
         grouped = {name for names in groups.values() for name in names}
-        return {
-            name: torch.zeros(p.shape, dtype=wide(p.dtype), device=p.device)
-            for name, p in self.params.items()
-            if name in grouped
-        }
+        return {name: zeros_for(p) for name, p in self.params.items() if name in grouped}
 
     @contextmanager
     def _seeded(self, chunk: Chunk) -> Iterator[None]:

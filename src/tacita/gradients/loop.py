@@ -16,6 +16,7 @@ from tacita.gradients.batches import flatten
 from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.functional import ModuleTree, attributes_kept, losses_at, on_copies
 from tacita.gradients.seeds import derived_seed, seed_generators
+from tacita.gradients.weighted_sums import to_exact
 
 Result = TypeVar("Result")
 Watching = AbstractContextManager[AbstractContextManager[Any]]
@@ -31,7 +32,7 @@ class LoopEngine(ChunkedEngine):
 
     def _chunk_grads(self, chunk: Chunk) -> dict[str, Tensor]:
         rows = [*self.each_record(chunk, range(chunk.size), self._grads_of)]
-        return {name: torch.stack([row[name] for row in rows]) for name in self.params}
+        return {name: to_exact(torch.stack([row[name] for row in rows])) for name in self.params}
 
     def each_record(
         self, chunk: Chunk, rows: Iterable[int], compute: Callable[[Tensor, dict[str, Tensor]], Result]

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from tacita import _validate
 from tacita._row_numbers import RowNumbers
-from tacita.errors import UnsupportedModuleError
 from tacita.gradients.batches import flatten, tensors_in, to_device
 from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.data import Request, as_rows, requests
@@ -299,20 +298,8 @@ class _BatchChunks:
             yield Chunk(moved, size, self.source.ranks.number(request.number), lent, labels)
 
 
-def _check_float64(device: torch.device) -> None:
-    """Raise ``UnsupportedModuleError`` unless ``device`` has float64, in which norms and their rounding are bounded."""
-    try:
-        torch.zeros(1, dtype=torch.float64, device=device)
-    except TypeError as error:
-        raise UnsupportedModuleError(
-            f"{device.type} has no float64, in which norms and their rounding errors are bounded. Train on the CPU: "
-            'call model.to("cpu") before the oracle is built.'
-        ) from error
-
-
 def _check_parameters(model: nn.Module) -> None:
     check_modules(model)  # before lazy parameters are touched
     params = trainable(model)
     if not params:
         raise ValueError("model must have at least one trainable parameter (requires_grad=True).")
-    _check_float64(next(iter(params.values())).device)

@@ -34,6 +34,25 @@ def wide(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
+@cache
+def exact_device(device: torch.device) -> torch.device:
+    """Return where gradients that come from ``device`` are bounded: there, or on the CPU if it has no float64."""
+    try:
+        return torch.zeros(1, dtype=torch.float64, device=device).device
+    except (TypeError, RuntimeError):  # Apple's devices, Intel's
+        return torch.device("cpu")
+
+
+def to_exact(tensor: Tensor) -> Tensor:
+    """Return a tensor where it is bounded, and, unless it holds integers, in the dtype in which it is summed."""
+    return tensor.to(exact_device(tensor.device), wide(tensor.dtype) if tensor.is_floating_point() else tensor.dtype)
+
+
+def zeros_for(parameter: Tensor, *lead: int) -> Tensor:
+    """Return zeros in place of a parameter's gradient, (*lead, *parameter), float32 or better."""
+    return torch.zeros(*lead, *parameter.shape, dtype=wide(parameter.dtype), device=exact_device(parameter.device))
+
+
 def group_norms(grads: Mapping[str, Tensor], groups: Groups, lead: int = 1) -> Tensor:
     """Return upper bounds of the L2 norm of each row over each group, shape (*rows, groups), float64.
 

@@ -41,7 +41,7 @@ class Release:
 
     Attributes:
         gradient: Estimate of the mean gradient by parameter name, which is ``released`` divided by ``divisor``.
-        released: The noisy blocks, at the level of the sum: block -> parameter name -> tensor.
+        released: The noisy blocks, at the level of the sum: block -> parameter name -> tensor, where they were bounded.
         divisor: The public divisor (the expected batch size).
         noise_std: Standard deviation of the noise in ``released``, by block; of its fresh part, if it is correlated.
         session: The session that paid.
@@ -208,8 +208,9 @@ class GradientOracle:
             query, released, _ = answer(self.gate, bounded, self._dtypes(point) if self._rounded_last else None)
         # ---- below the line: may be logged, reused, published ----
         divisor = self.divisor
+        gradient = self.estimator.gradient(released, divisor)
         return Release(
-            gradient=self.estimator.gradient(released, divisor),
+            gradient={name: _at_home(g, params.get(name)) for name, g in gradient.items()},
             released=released,
             divisor=divisor,
             noise_std=self.noise_std,
@@ -327,6 +328,13 @@ class GradientOracle:
     def _dtypes(self, params: Mapping[str, Tensor]) -> dict[str, torch.dtype]:
         """Return the dtype that each released tensor is rounded to, by parameter name: float32 or better."""
         return {name: torch.promote_types(p.dtype, torch.float32) for name, p in params.items()}
+
+
+def _at_home(gradient: Tensor, parameter: Tensor | None) -> Tensor:
+    """Return a gradient on its parameter's device, which may lack the dtype that it was bounded in."""
+    if parameter is None or gradient.device == parameter.device:
+        return gradient
+    return gradient.to(parameter.device, torch.promote_types(parameter.dtype, torch.float32))
 
 
 def _stages(plan: SessionPlan, mechanism: Mechanism | CalibratedGaussian) -> Stages:

@@ -21,7 +21,7 @@ from tacita.gradients.functional import trainable
 from tacita.gradients.loop import LoopEngine
 from tacita.gradients.network_source import NetworkSource
 from tacita.gradients.program.hessian_products import HessianProducts
-from tacita.gradients.weighted_sums import full_precision
+from tacita.gradients.weighted_sums import exact_device, full_precision, to_exact
 
 Function = Callable[[Mapping[str, Tensor]], Tensor]  # parameters by name -> a number, differentiable twice
 
@@ -102,8 +102,8 @@ class BatchHessian:
 
     @property
     def device(self) -> torch.device:
-        """The device of the parameters."""
-        return self._leaves[0].device
+        """Where products are added up: the device of the parameters, or the CPU if that has no float64."""
+        return exact_device(self._leaves[0].device)
 
     def product(self, vector: Tensor) -> Tensor:
         """Return the Hessian times ``vector`` (dim,), float64."""
@@ -136,7 +136,7 @@ class BatchHessian:
         for vector in vectors:
             with self._engine._seeded(chunk):
                 parts = [self._program(batch, rows, vector) for batch, rows in batches]
-            found.append(sum(_flat(one.double().sum(0) for one in part) for part in parts))
+            found.append(sum(_flat(to_exact(one).double().sum(0) for one in part) for part in parts))
         return torch.stack(found)
 
     def _by_loop(self, chunk: Chunk, kept: Tensor, vectors: Sequence[list[Tensor]]) -> Tensor:
@@ -196,4 +196,4 @@ def _parts(vector: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _flat(tensors: Iterable[Tensor]) -> Tensor:
-    return torch.cat([t.detach().double().reshape(-1) for t in tensors])
+    return torch.cat([to_exact(t.detach()).double().reshape(-1) for t in tensors])

@@ -15,6 +15,7 @@ from tacita.tables.features import (
     ArrayPiece,
     CategoryPiece,
     ClassTarget,
+    Logarithm,
     NumberPiece,
     NumberTarget,
     evenly_spread,
@@ -22,15 +23,19 @@ from tacita.tables.features import (
 from tacita.tables.image_features import GROUPS, ScatteringPiece
 from tacita.tables.refinement import bounds
 from tacita.tables.schema import Schema, Target
-from tacita.tables.survey import Bin, Facts, Survey, mean_and_std
+from tacita.tables.survey import Bin, Facts, Survey, mean_and_std, skewness
 
 COVER = 0.9  # a number has few values only if its released values hold this share of the rows
 FEW_VALUES = 12  # a number with at most so many released values gets one-hot features too
 BUCKETS = 8  # quantile buckets of a bought number ...
-ROWS_PER_FEATURE = 200  # ... only if all features, buckets included, are fewer than rows / 200
+FEATURE_STRENGTH = 12  # ... only if all features, buckets included, are fewer than mu times rows over this
 ROWS_PER_STEP = 20  # steps of bought numbers only if all features, steps included, are fewer than rows / 20
 MISSING_SHARE = 0.01  # an indicator of missing cells if their count passes max(4 s, 1 % of the rows)
 MISSING_NOISE = 4
+OCTAVES = 4  # a target is trained on its logarithm if its bins are positive, span so many octaves, ...
+NOT_POSITIVE = 0.01  # ... (a bin at zero may hold less than this share)
+SKEWED = 1.5  # ... have at least this skewness, ...
+LESS_SKEWED = 0.125  # ... and those of the logarithm at most this share of it
 DECLARED_STEPS = 12  # powers of two below the larger declared bound that become steps
 NUMBERS_PER_GROUP = 64  # numbers of a feature map that are normalised together, at least
 MOST_COLOURS = 4  # channels of an image; arrays with more are feature maps
@@ -38,8 +43,12 @@ MOST_COLOURS = 4  # channels of an image; arrays with more are feature maps
 Piece = NumberPiece | CategoryPiece | ArrayPiece | ScatteringPiece
 
 
-def make_encoder(schema: Schema, survey: Survey | None = None, *, columns: Sequence[str] | None = None) -> Encoder:
+def make_encoder(
+    schema: Schema, survey: Survey | None = None, *, columns: Sequence[str] | None = None, total_mu: float = 1.0
+) -> Encoder:
     """Make the encoder of ``columns`` (by default those of the schema), each declared in full or found in the survey.
+
+    ``total_mu`` is the Gaussian mu of the whole budget, which with the rows says how many features the noise bears.
 
     Raises:
         ValueError: A column is neither declared in full nor bought: its bounds or values are missing.
@@ -47,7 +56,7 @@ def make_encoder(schema: Schema, survey: Survey | None = None, *, columns: Seque
     names = schema.features(schema.columns if columns is None else columns)
     rows = survey.rows if survey is not None else 0.0
     pieces = _pieces(schema, survey, names, Details(buckets=True))
-    if _width(pieces) >= rows / ROWS_PER_FEATURE:
+    if _width(pieces) >= total_mu * rows / FEATURE_STRENGTH:
         pieces = _pieces(schema, survey, names, Details())
     if (survey is not None and survey.lean) or _width(pieces) >= rows / ROWS_PER_STEP:
         pieces = _pieces(schema, survey, names, Details(steps=False))
@@ -224,15 +233,15 @@ def _bucket_edges(facts: Facts) -> tuple[float, ...]:
     return tuple(np.unique(uppers[places]).tolist()[: BUCKETS - 1])
 
 
-def _best(facts: Facts) -> tuple[Bin, ...]:
+def best_bins(facts: Facts) -> tuple[Bin, ...]:
     """Return the fine bins, or the dyadic ones if the noise cut more than half of the fine counts away."""
     fine, dyadic = (sum(bin.count for bin in bins) for bins in (facts.fine, facts.bins))
     return facts.fine if fine > dyadic / 2 else facts.bins
 
 
 def _scaling(facts: Facts) -> tuple[float, float, float, float]:
-    lower, upper = bounds(_best(facts))
-    mean, std = mean_and_std(_best(facts), lower, upper)
+    lower, upper = bounds(best_bins(facts))
+    mean, std = mean_and_std(best_bins(facts), lower, upper)
     return lower, upper, mean, std or 1.0
 
 
@@ -248,23 +257,54 @@ def _target(target: Target, survey: Survey | None) -> ClassTarget | NumberTarget
     if target.classes is not None:
         return ClassTarget(column=target.column, classes=as_texts(target.classes))
     if target.lower is not None and target.upper is not None:
-        centre, scale = evenly_spread(target.lower, target.upper)
-        return _number_target(target, target.lower, target.upper, centre, scale)
+        ends = (math.log(target.lower), math.log(target.upper)) if target.scale == "log" else None
+        log = None if ends is None else Logarithm(**dict(zip(("centre", "scale"), evenly_spread(*ends), strict=True)))
+        return _number_target(
+            target, target.lower, target.upper, scaling=evenly_spread(target.lower, target.upper), log=log
+        )
     facts = _facts(survey, target.column)
     by_kind = "regression" if facts.kind == "number" else "classification"
     if (target.task or (survey and survey.task) or by_kind) == "classification":
         return ClassTarget(column=target.column, classes=tuple(value for value, _ in facts.values))
-    lower, upper, centre, scale = _scaling(facts) if facts.bins else (0.0, 1.0, 0.0, 1.0)
-    return _number_target(target, lower, upper, centre, scale)
+    if not facts.bins:
+        return _number_target(target, 0.0, 1.0, scaling=(0.0, 1.0))
+    log = _logarithm(target, facts.bins)
+    lower = min(bin.lower for bin in facts.bins if log is None or bin.lower > 0)
+    upper = max(facts.bins[-1].upper, np.nextafter(lower, np.inf).item())
+    return _number_target(target, lower, upper, scaling=_scaling(facts)[2:], log=log)
 
 
-def _number_target(target: Target, lower: float, upper: float, centre: float, scale: float) -> NumberTarget:
+def _logarithm(target: Target, bins: Sequence[Bin]) -> Logarithm | None:
+    """Return how the logarithm of a target is standardised; ``None`` if the model is to be trained on the target.
+
+    By default it is trained on the logarithm if all bins that stood out are positive, wide apart and skewed, and those
+    of the logarithm are much less so.
+    """
+    positive = [Bin(math.log(bin.lower), math.log(bin.upper), bin.count) for bin in bins if bin.lower > 0]
+    rows = sum(bin.count for bin in bins)
+    if target.scale == "linear" or target.dates or not positive:
+        return None
+    if target.scale is None:
+        others = rows - sum(bin.count for bin in positive)
+        if others >= NOT_POSITIVE * rows or positive[-1].upper - positive[0].lower < OCTAVES * math.log(2):
+            return None
+        if skewness(bins) < SKEWED or abs(skewness(positive)) > LESS_SKEWED * skewness(bins):
+            return None
+    centre, scale = mean_and_std(positive, positive[0].lower, positive[-1].upper)
+    return Logarithm(centre=centre, scale=scale or 1.0)
+
+
+def _number_target(
+    target: Target, lower: float, upper: float, *, scaling: tuple[float, float], log: Logarithm | None = None
+) -> NumberTarget:
+    """Return the target with its clamp; ``scaling`` is (centre, scale)."""
     return NumberTarget(
         column=target.column,
         lower=lower,
         upper=upper,
-        centre=centre,
-        scale=scale,
+        centre=scaling[0],
+        scale=scaling[1],
         dates=target.dates,
         date_format=target.format,
+        log=log,
     )

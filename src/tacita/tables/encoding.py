@@ -119,11 +119,11 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return Encoded(torch.from_numpy(features), target, torch.from_numpy(valid.copy()), answers, labelled)
 
     def decode(self, predicted: np.ndarray) -> list[str] | np.ndarray:
-        """Turn class numbers into class names, or standardised values into the target's own units."""
+        """Turn class numbers into class names, or outputs of a regression into the target's own units."""
         if isinstance(self.target, ClassTarget):
             return [self.target.classes[int(i)] for i in predicted]
         if isinstance(self.target, NumberTarget):
-            return np.asarray(predicted, dtype=np.float64) * self.target.scale + self.target.centre
+            return self.target.decode(predicted)
         raise ValueError("The encoder has no target to decode.")
 
     def to_dict(self) -> dict[str, Any]:

@@ -217,10 +217,22 @@ class ClassTarget(TargetColumn, frozen=True, tag="classification"):
         return self.encode(column, missing)[0], labelled
 
 
+class Logarithm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Centre and scale of the logarithms of a positive target."""
+
+    centre: float
+    scale: float
+
+
 class NumberTarget(TargetColumn, frozen=True, tag="regression"):
     """A number, clamped to [lower, upper] and standardised. A row whose target is not a number does not count.
 
-    ``dates`` says that the numbers are days since 1970-01-01, which are read by ``date_format`` if it is given.
+    Attributes:
+        lower, upper: Where targets and predictions are clamped.
+        centre, scale: Of the bulk of the targets. Scores are in these units.
+        dates: Whether the numbers are days since 1970-01-01.
+        date_format: The format of dates.
+        log: Standardises the logarithm of the target, which the model is trained on; ``None`` for the target itself.
     """
 
     lower: float
@@ -229,18 +241,36 @@ class NumberTarget(TargetColumn, frozen=True, tag="regression"):
     scale: float
     dates: bool = False
     date_format: str | None = None
+    log: Logarithm | None = None
 
     def __post_init__(self):
         _check_scaling(self.lower, self.upper, self.centre, self.scale)
         if not max(abs(self.lower - self.centre), abs(self.upper - self.centre)) / self.scale <= LARGEST:
             raise ValueError("scale must be larger: standardised targets between lower and upper exceed float32.")
+        if self.log is not None:
+            if not self.lower > 0:
+                raise ValueError(f"lower must be > 0 for a logarithm, got {self.lower!r}.")
+            _check_scaling(math.log(self.lower), math.log(self.upper), self.log.centre, self.log.scale)
 
     def encode(self, column: Column, missing: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return standardised targets, float32, 0 where there is none, and a mask of the numbers."""
         values, kinds = column.numbers(missing, self.date_format)
-        number = kinds == NUMBER
-        scaled = (np.clip(values, self.lower, self.upper) - self.centre) / self.scale
+        number, values = kinds == NUMBER, np.clip(values, self.lower, self.upper)
+        if self.log is None:
+            scaled = (values - self.centre) / self.scale
+        else:
+            scaled = (np.log(values) - self.log.centre) / self.log.scale
         return np.where(number, scaled, 0.0).astype(np.float32), number
+
+    def decode(self, outputs: np.ndarray) -> np.ndarray:
+        """Return what outputs of the model predict, in the target's own units, clamped to its range."""
+        values = np.asarray(outputs, dtype=np.float64)
+        with np.errstate(over="ignore"):
+            if self.log is None:
+                values = values * self.scale + self.centre
+            else:
+                values = np.exp(values * self.log.scale + self.log.centre)
+        return np.clip(values, self.lower, self.upper)
 
     def answers(self, column: Column, missing: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         values, kinds = column.numbers(missing, self.date_format)

@@ -23,9 +23,9 @@ from tacita.testing.roc import auc
 Guess = tuple[str, float]  # the most common label and its share of the rows
 
 
-def measure(encoder: Encoder) -> str:
-    """Return the name of the score."""
-    return "accuracy" if encoder.task == "classification" else "R2"
+def measure(encoder: Encoder, *, bounded: bool = False) -> str:
+    """Return the name of the score; ``bounded`` for one that is bought, for which a regression's values are bounded."""
+    return "accuracy" if encoder.task == "classification" else "R2 of bounded values" if bounded else "R2"
 
 
 def exact_counts(
@@ -46,7 +46,7 @@ def exact_counts(
     total: dict[str, Tensor] = {}
     first = 0
     for rows in chunks:
-        found = _outputs(model, rows, alone=alone)
+        found = _outputs(model, encoder, rows, alone=alone)
         own = score_counts(encoder, found, *_answers(rows), coins=_coins(coins, first, len(found)), largest=largest)
         total = {block: counts + total.get(block, 0) for block, counts in own.items()}
         first += len(found)
@@ -73,7 +73,7 @@ def bought(
     noisy = buy_blocks(session, {block: {block: values} for block, values in counts.items()}, noise_std, randomness)
     score = read_score(encoder, noisy, noise_std, largest)
     found = {
-        "measure": measure(encoder),
+        "measure": measure(encoder, bounded=True),
         "value": score.value.value,
         "interval": _ends(score.value),
         "level": LEVEL,
@@ -82,8 +82,9 @@ def bought(
         "private": True,
         "how": "bought in the same ledger, on rows held out by coin; the interval covers sampling and noise"
         + ("" if score.value.value is not None else "; at this noise they are too few for a number")
-        + bounded(encoder, largest),
+        + bounded(encoder, largest, score),
         "noise_std": dict(noise_std),
+        **({} if score.outside is None else {"outside": dict(zip(("share", "noise"), score.outside, strict=True))}),
     }
     for name, value in (("balanced_accuracy", score.balanced), ("AUC", score.auc)):
         if value is not None:
@@ -101,16 +102,20 @@ def none_for(encoder: Encoder) -> dict[str, Any]:
     }
 
 
-def bounded(encoder: Encoder, largest: float) -> str:
-    """Say for a bought R2 how errors and targets are bounded, in the target's own units."""
+def bounded(encoder: Encoder, largest: float, score: Score) -> str:
+    """Say for a bought R2 how errors and targets are bounded, in the target's own units, and how many lie outside."""
     target = encoder.target
     if not isinstance(target, NumberTarget):
         return ""
     most = math.sqrt(largest) * target.scale
-    return (
+    words = (
         f". It is the R2 of bounded values: an error above {most:.4g} counts as {most:.4g}, and a target outside "
         f"{target.centre - most:.4g} to {target.centre + most:.4g} as the nearer end"
     )
+    if score.outside is None:
+        return words
+    share, noise = score.outside
+    return f"{words}. Of the targets {share:.1%} lie outside, give or take {noise:.1%} of noise"
 
 
 def _ends(found: ScoreInterval) -> list[float]:
@@ -135,7 +140,7 @@ def exact(model: nn.Module, encoder: Encoder, chunks: Iterable[Encoded], how: st
 
     ``public`` says whether the rows were declared public; if not, the statement's verdict says so, too.
     """
-    rows = _scored(model, chunks)
+    rows = _scored(model, encoder, chunks)
     area = _area(encoder, *rows)
     return {
         "measure": measure(encoder),
@@ -152,15 +157,15 @@ def exact_value(model: nn.Module, encoder: Encoder, chunks: Iterable[Encoded]) -
 
     A label that the model does not know counts as wrong.
     """
-    return _value(encoder, *_scored(model, chunks))
+    return _value(encoder, *_scored(model, encoder, chunks))
 
 
-def _scored(model: nn.Module, chunks: Iterable[Encoded]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _scored(model: nn.Module, encoder: Encoder, chunks: Iterable[Encoded]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return outputs, targets and a mask of the targets that the model knows, of all rows with a label."""
     parts = []
     for rows in chunks:
         target, known, labelled = _answers(rows)
-        parts.append((_outputs(model, rows)[labelled], target[labelled], known[labelled]))
+        parts.append((_outputs(model, encoder, rows)[labelled], target[labelled], known[labelled]))
     found, target, known = (np.concatenate(part) for part in zip(*parts, strict=True))
     return found, target, known
 
@@ -181,9 +186,11 @@ def _area(encoder: Encoder, found: np.ndarray, target: np.ndarray, known: np.nda
     return auc(odds[second], odds[~second]) if 0 < second.sum() < len(second) else None
 
 
-def _outputs(model: nn.Module, rows: Encoded, *, alone: bool = False) -> np.ndarray:
-    features = model_input(rows.features)
-    return (outputs(model, features, rows=1) if alone else outputs(model, features)).numpy()
+def _outputs(model: nn.Module, encoder: Encoder, rows: Encoded, *, alone: bool = False) -> np.ndarray:
+    """Return what the model says of each row: one score a class, or its prediction in the units of the answers."""
+    features, target = model_input(rows.features), encoder.target
+    found = (outputs(model, features, rows=1) if alone else outputs(model, features)).numpy()
+    return (target.decode(found) - target.centre) / target.scale if isinstance(target, NumberTarget) else found
 
 
 def model_input(features: Tensor) -> Tensor:

@@ -43,6 +43,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         dates: Whether numbers are days since 1970-01-01, so that predictions are written as (ISO) dates. A Parquet file
             declares it by its type.
         format: The format (strptime) of dates that are not ISO.
+        scale: Whether a regression is trained on the target or on its logarithm; decided from bought counts if it is
+            not declared.
     """
 
     column: str
@@ -52,6 +54,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     upper: float | None = None
     dates: bool = False
     format: str | None = None
+    scale: Literal["log", "linear"] | None = None
 
     def __post_init__(self):
         check_bounds(self.lower, self.upper)
@@ -64,6 +67,10 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise ValueError("format is that of dates: add dates = true, or remove format.")
         if self.format is not None:
             check_date_format(self.format)
+        if self.scale is not None and (self.dates or self.classes is not None or self.task == "classification"):
+            raise ValueError("scale belongs to a number: remove it, or dates, classes and task = 'classification'.")
+        if self.scale == "log" and self.lower is not None and self.lower <= 0:
+            raise ValueError(f"scale = 'log' needs a lower bound above 0, got {self.lower:g}.")
         if self.lower is not None and self.task == "classification":
             raise ValueError("lower and upper belong to a regression: a classification has classes.")
 

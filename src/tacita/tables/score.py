@@ -3,8 +3,9 @@ r"""The score: counts over rows held out by coin, and intervals that cover sampl
 A held-out row with a label adds at most 1 to one bin of each of two histograms, which are a block each:
 
 * classification: wrong or right; and its class by the model's log odds (two classes) or by wrong and right (more);
-* regression: the model's squared error, in standardised units, up to 9 (3 where rows are few); and the target itself.
-  Both are rounded at random to a neighbouring edge, so that the means of what is counted are exact.
+* regression: the model's squared error, in standardised units, up to 9 (3 where rows are few); and the target itself,
+  or on which side of the bounds it lies (where rows are few, no bin tells). Both are rounded at random to a
+  neighbouring edge, so that the means of what is counted are exact.
 
 A row whose label is not among the model's classes is wrong. A target that is not a number has the largest error.
 Squared errors are taken from targets as they are, not clipped to the bought bounds. Proof of the sensitivity and of the
@@ -43,6 +44,8 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         balanced: Mean recall of the model's classes; ``None`` for a regression, or if a class has too few rows.
         auc: Area under the curve; ``None`` unless there are two classes with enough rows.
         sizes: Noisy number of held-out rows of each class; empty for a regression.
+        outside: Share of the targets outside the bounds of R2, and two standard deviations of its noise; ``None`` for a
+            classification, and if the rows are few.
     """
 
     rows: float
@@ -50,6 +53,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     balanced: ScoreInterval | None = None
     auc: ScoreInterval | None = None
     sizes: tuple[float, ...] = ()
+    outside: tuple[float, float] | None = None
 
 
 def score_counts(
@@ -88,13 +92,14 @@ def _number_counts(
     with np.errstate(over="ignore", invalid="ignore"):
         squared = np.where(known, (predicted - target) ** 2, largest)
     squared = np.where(np.isfinite(squared), squared, largest)
-    places = (
-        rounded(squared, _error_edges(largest), coins[:1]),
-        rounded(target[known], _target_edges(largest), coins[1:, known]),
-    )
+    target = target[known]
+    place, marks = rounded(target, edges := _target_edges(largest), coins[1:, known]), TARGET_BINS
+    if _tells_outside(largest):
+        place, marks = place + (target > edges[-1]) + (target >= edges[0]), TARGET_BINS + 2
+    places = rounded(squared, _error_edges(largest), coins[:1]), place
     return {
         SCORES: np.bincount(places[0], minlength=ERROR_BINS),
-        CLASSES: np.bincount(places[1], minlength=TARGET_BINS),
+        CLASSES: np.bincount(places[1], minlength=marks),
     }
 
 
@@ -107,6 +112,17 @@ def _target_edges(largest: float) -> np.ndarray:
     """Return the standardised targets between which targets are rounded, increasing; half of the bins lie between."""
     half = math.sqrt(largest) / RATIO ** np.arange(TARGET_BINS // 4)
     return np.concatenate([-half, [0.0], half[::-1]])
+
+
+def _target_pairs(largest: float) -> np.ndarray:
+    """Return the target and its square that each bin stands for; the outer bins are those of targets beyond an edge."""
+    found = pairs(_target_edges(largest))
+    return np.pad(found, ((0, 0), (1, 1)), mode="edge") if _tells_outside(largest) else found
+
+
+def _tells_outside(largest: float) -> bool:
+    """Whether targets beyond the bounds have bins of their own: the noise of two more is little among many rows."""
+    return largest == LARGEST_ERROR
 
 
 def largest_error(noise_std: Mapping[str, float], rows: float) -> float:
@@ -145,11 +161,15 @@ def read_score(
         scores,
         _error_edges(largest),
         classes,
-        pairs(_target_edges(largest)),
+        _target_pairs(largest),
         errors_noise=noise_std[SCORES],
         targets_noise=noise_std[CLASSES],
     )
-    return Score(rows=rows, value=value)
+    if value.value is None or not _tells_outside(largest):
+        return Score(rows=rows, value=value)
+    total, noise = max(float(classes.sum()), 1.0), 2 * math.sqrt(2) * noise_std[CLASSES]
+    outside = min(max(float(classes[0] + classes[-1]) / total, 0.0), 1.0)
+    return Score(rows=rows, value=value, outside=(outside, noise / total))
 
 
 def _right_and_all(classes: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:

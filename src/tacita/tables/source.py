@@ -182,7 +182,8 @@ def _target(settings: TableSettings, target: Target | None) -> Target:
     target = target or Target(column=column)
     task = _agreed("task", settings.task, target.task)
     classes = _agreed("classes", settings.classes or None, target.classes)
-    return msgspec.structs.replace(target, task=task, classes=classes)
+    scale = _agreed("target_scale", settings.target_scale, target.scale)
+    return msgspec.structs.replace(target, task=task, classes=classes, scale=scale)
 
 
 def _agreed(name: str, given: Any, in_schema: Any) -> Any:

@@ -266,3 +266,18 @@ def mean_and_std(bins: Sequence[Bin], lower: float, upper: float) -> tuple[float
     mean = float((weight * (low + high) / 2).sum())
     square = float((weight * (low**2 + low * high + high**2) / 3).sum())
     return mean, math.sqrt(max(square - mean**2, 0.0))
+
+
+def skewness(bins: Sequence[Bin]) -> float:
+    """Return the skewness of values that are spread evenly within each bin; 0 if all are equal.
+
+    Example:
+        >>> round(skewness([Bin(0.0, 1.0, 1.0)]), 6), round(skewness([Bin(0.0, 1.0, 9.0), Bin(9.0, 10.0, 1.0)]), 2)
+        (0.0, 2.62)
+    """
+    mean, std = mean_and_std(bins, -math.inf, math.inf)
+    if not std > 0:
+        return 0.0
+    low, high = (np.array([getattr(bin, end) for bin in bins]) / std - mean / std for end in ("lower", "upper"))
+    weight = np.array([bin.count for bin in bins]) / sum(bin.count for bin in bins)
+    return float((weight * (low + high) * (low**2 + high**2) / 4).sum())

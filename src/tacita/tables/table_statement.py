@@ -13,6 +13,8 @@ from tacita.ledger.text_lines import names_in_words
 from tacita.ledger.verdict import NOTHING_LEARNED
 from tacita.tables import rules, run_list
 from tacita.tables.disclosure import FILES_POLICY, columns_field, not_anonymised
+from tacita.tables.encoding import Encoder
+from tacita.tables.features import NumberTarget
 from tacita.tables.lost_rows import lost_rows
 from tacita.tables.plan import TablePlan
 from tacita.tables.preprocessing import Preprocessing
@@ -141,9 +143,24 @@ def _chosen(settings: TableSettings, source: TableSource, plan: TablePlan, prepr
     words = rules.chosen(
         settings, encoder, rows=preprocessing.rows, holds_out=plan.holds_out, purchases=plan.purchases_share
     )
+    words += [*target_as_trained(encoder), *([plan.noise_in_words] if plan.noise_in_words else [])]
     if plan.buys_target and plan.buys_rows and (source.schema.target is None or source.schema.target.task is None):
         words.insert(0, f"task = {encoder.task}")
     return words if source.schema.privacy_unit else [*words, f"privacy_unit = {unit_in_words(source.schema)}"]
+
+
+def target_as_trained(encoder: Encoder) -> list[str]:
+    """Say where a regression's target and predictions are clamped, and whether it is trained on the logarithm."""
+    target = encoder.target
+    if not isinstance(target, NumberTarget):
+        return []
+    words = [f"target and predictions clamped to {target.lower:.6g} to {target.upper:.6g}"]
+    if target.log is not None:
+        words.append(
+            "target scale = log: the model is trained on the logarithm of the target; a linear or additive one then "
+            "predicts the mean, exp(f + s^2/2), with s^2 the variance of the bought logarithms that its columns leave"
+        )
+    return words
 
 
 def list_purchases(

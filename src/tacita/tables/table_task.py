@@ -16,7 +16,7 @@ from tacita.errors import DataStructureError, LedgerError, TacitaError
 from tacita.gradients.functional import LossFn
 from tacita.ledger import Ledger, Statement
 from tacita.ledger.text_lines import rounded_up
-from tacita.mechanisms import CalibratedGaussian, Mechanism
+from tacita.mechanisms import Mechanism
 from tacita.oracles import Records
 from tacita.oracles.records import num_rows
 from tacita.random import Randomness
@@ -31,6 +31,7 @@ from tacita.tables.encoded_file import EncodedFile
 from tacita.tables.encoded_rows import CappedRows, EncodedRows, encode_rows
 from tacita.tables.encoder_rules import make_encoder, public_rows
 from tacita.tables.encoding import Encoded
+from tacita.tables.features import NumberTarget
 from tacita.tables.lost_rows import nothing_to_train_on
 from tacita.tables.models import ModelSpec, loss_fn
 from tacita.tables.plan import KEPT, SPLIT, Sessions, TablePlan
@@ -39,6 +40,7 @@ from tacita.tables.purchases import TablePurchases
 from tacita.tables.run_list import recorded
 from tacita.tables.score import largest_error
 from tacita.tables.settings import CONFIG, TableSettings, bound_settings
+from tacita.tables.shapes import mean_shift
 from tacita.tables.source import TableSource, private_rows
 from tacita.tables.table import Table
 from tacita.tables.table_oracle import make_table_oracle
@@ -142,7 +144,8 @@ class TableTask:
         schema = self.source.schema
         purchases = TablePurchases(self.source, rows.table, self.plan, sessions, self.randomness)
         found = purchases.survey(purchases.rows_and_task())
-        encoder = make_encoder(schema, found, columns=self.source.names)
+        mu = self.plan.purchases.total_mu
+        encoder = make_encoder(schema, found, columns=self.source.names, total_mu=mu)
         spec = ModelSpec.of(self.settings.model, self.plan.training.width, encoder)
         preprocessing = Preprocessing(encoder=encoder, survey=found, model=spec, rows=public_rows(schema, found))
         self.ledger.flush()
@@ -202,9 +205,6 @@ class TableTask:
     ) -> TrainingState:
         """Return what trains ``model`` on ``records`` by the settings: oracle, optimizer and average."""
         training, settings = self.plan.training, self.settings
-        calibrated = CalibratedGaussian(
-            target_epsilon=settings.epsilon, target_delta=settings.delta, form=self.plan.form
-        )
         oracle = make_table_oracle(
             model,
             loss,
@@ -212,7 +212,7 @@ class TableTask:
             self.plan,
             ledger=self.ledger,
             sampler=self.plan.sampler(self._num_records(preprocessing, records)),
-            mechanism=self.mechanism or calibrated,
+            mechanism=self.mechanism or self.plan.calibrated,
             planned_queries=training.queries,
             settings=self.public_settings,
             session=sessions.train,
@@ -255,6 +255,9 @@ class TableTask:
         with bar or nullcontext():
             train(state, checkpoints=checkpoints, progress=bar, on_step=note)
         self.notes = state.changes_in_words()
+        if isinstance(encoder.target, NumberTarget) and encoder.target.log and isinstance(state.model, nn.Linear):
+            with torch.no_grad():
+                state.model.bias.add_(mean_shift(preprocessing, state.model.state_dict()))
         if not state.oracle.session.closed:
             state.oracle.session.close()
 

@@ -20,6 +20,7 @@ from tacita.gradients.views import SeveralViews
 from tacita.oracles import GradientOracle
 from tacita.oracles.records import as_records
 from tacita.random import Key
+from tacita.user_records import UserRecords
 
 SAMPLED_ROWS = 64  # rows looked at of a Dataset whose rows have to be loaded one by one
 
@@ -55,6 +56,11 @@ def data_parts(dataset: Any, key: Key) -> Iterator[Any]:
     """
     if isinstance(dataset, SeveralViews):
         yield f"{dataset.views} views".encode()
+        yield from data_parts(dataset.dataset, key)
+        return
+    if isinstance(dataset, UserRecords):
+        yield repr((dataset.rows_per_query, dataset.names)).encode()
+        yield dataset.codes
         yield from data_parts(dataset.dataset, key)
         return
     if is_arrays(dataset):

@@ -4,12 +4,12 @@
 chooses epsilon or delta.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
@@ -18,17 +18,17 @@ from torch.optim.lr_scheduler import LRScheduler
 from tacita import _validate
 from tacita.accounting import NeighboringRelation
 from tacita.clipping.clipper import Clipper
+from tacita.correlated import Noise
 from tacita.error_feedback import ErrorFeedbackOracle, Feedback, as_feedback
 from tacita.gradients import SeveralViews, mean_over_views
 from tacita.gradients.functional import LossFn
 from tacita.gradients.processes import Processes, processes_of, refuse_sharded
-from tacita.hardened import form_of
 from tacita.ledger import Ledger, Session, Share
 from tacita.ledger.sections import check_about
 from tacita.ledger.session import BLOCK
 from tacita.mechanisms import CalibratedGaussian
 from tacita.oracles import ClippedGradientOracle, GradientOracle
-from tacita.oracles.records import as_records
+from tacita.oracles.records import Records, as_records
 from tacita.random import Randomness
 from tacita.runs.checkpoint import TrainingState
 from tacita.runs.folder import RunFolder
@@ -42,7 +42,9 @@ from tacita.training.chosen_settings import (
     chosen_average,
     chosen_clipper,
     chosen_optimizer,
+    chosen_rows_per_query,
     chosen_sampler,
+    chosen_strategy,
     relation_and_unit,
     stated_delta,
 )
@@ -53,6 +55,7 @@ from tacita.training.progress import Progress
 from tacita.training.public_loss import EarlyStop
 from tacita.training.several_ranks import SEALED, same_weights
 from tacita.training.unknown_names import refuse_unknown_names
+from tacita.user_records import UserRecords
 
 
 @refuse_unknown_names
@@ -66,14 +69,17 @@ def fit(
     epochs: float,
     num_records: int | None = None,
     expected_batch_size: float | None = None,
-    max_grad_norm: float | None = None,
+    max_grad_norm: float | Literal["adaptive"] | None = None,
     clipper: Clipper | None = None,
     feedback: Feedback | None = None,
+    noise: Noise = "independent",
     optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None = None,
     scheduler: Callable[[torch.optim.Optimizer, int], LRScheduler] | None = None,
     average: Average = "last",
     views: int = 1,
     augment: Callable[[Any], Any] | None = None,
+    units: Sequence[Hashable] | None = None,
+    rows_per_query: int | None = None,
     neighboring_relation: NeighboringRelation = "add_or_remove_one",
     privacy_unit: str | None = None,
     about: Mapping[str, str] | None = None,
@@ -110,10 +116,15 @@ def fit(
         num_records: Public number of records. Under add_or_remove_one it must be given: the true number is protected,
             and a declared guess sets the rate and the divisor. Under the other relations it is the data's.
         expected_batch_size: ``None`` lets tacita choose ``max(min(n, 256), n / 50)``, n the number of records.
-        max_grad_norm: Flat clipping threshold. ``None`` lets tacita choose 1.
+        max_grad_norm: Flat clipping threshold. ``None`` lets tacita choose 1. ``"adaptive"``: it follows the gradients
+            (:class:`~tacita.AdaptiveClippedSum`), at no cost in noise; for losses whose scale is not known beforehand.
         clipper: Any clipper, in place of ``max_grad_norm``.
         feedback: Error feedback, which remembers what clipping removes and gives it back later, as in
             :class:`~tacita.ErrorFeedbackOracle`. It costs noise, and seldom pays (docs/error-feedback.md).
+        noise: ``"independent"`` from query to query; or ``"correlated"``, of which later queries take back a part
+            (:class:`~tacita.CorrelatedGaussian`), with cyclic batches by secret coin; or ``"auto"``, the one with the
+            least predicted error at this epsilon, which may also take independent noise with batches by secret coin.
+            Public settings alone decide; the statement gives the choice and the predicted errors.
         optimizer: ``params -> torch.optim.Optimizer``. ``None`` lets tacita choose Adam with lr 2e-3.
         scheduler: ``(optimizer, steps) -> LRScheduler``, which moves on after each of the planned ``steps``. A
             ``ReduceLROnPlateau`` moves on with each loss on ``public_data``.
@@ -126,6 +137,10 @@ def fit(
             once (:class:`~tacita.SeveralViews`), so that the guarantee does not depend on it.
         augment: Record -> augmented record. It draws from torch's, NumPy's or Python's global generator, which the
             query's secret seeds, and looks at its record alone.
+        units: The user of each row, where a user may have several: each *user* is then a record, clipped once, and the
+            guarantee is by user (:class:`~tacita.UserRecords`). ``num_records`` and ``expected_batch_size`` count
+            users.
+        rows_per_query: Number of rows that a query reads of each user that it draws. ``None`` lets tacita choose.
         neighboring_relation: How neighbouring data sets differ.
         privacy_unit: The caller's words for what is protected. ``None`` lets tacita write "one record".
         about: What the statement says as given, which nobody checks: any of ``responsible``, ``contact``,
@@ -178,9 +193,19 @@ def fit(
         True
     """
     check_optimizer(optimizer)
-    _check_variants(average, feedback, hardened, early_stop)
+    _check_variants(average, noise, feedback, hardened, early_stop)
     check_about({} if about is None else about)
     relation, unit = relation_and_unit(ledger, share, folder, neighboring_relation, privacy_unit)
+    if max_grad_norm == "adaptive" and (feedback is not None or hardened or noise != "independent"):
+        raise ValueError(
+            "max_grad_norm='adaptive' must go without feedback and hardened, whose bounds need a fixed one, and with "
+            "noise='independent': noise of another threshold could not be taken back."
+        )
+    if units is None and rows_per_query is not None:
+        raise ValueError("rows_per_query needs units, the user of each row: without them a record is a row.")
+    if units is not None and (views > 1 or augment is not None or isinstance(dataset, Records)):
+        raise ValueError("units must go without views, augment and Records: a user's rows take the place of views.")
+    default_unit = "one record" if units is None else "one user: all rows with the same unit"
     watching = Watching(loss_fn, as_callbacks(callbacks), public_data, collate_fn, public_every, early_stop)
     chosen = ChosenSettings()
     if _validate.delta("target_delta", target_delta) >= _validate.LARGE_DELTA and not allow_large_delta:
@@ -188,18 +213,24 @@ def fit(
             f"target_delta must be below {_validate.LARGE_DELTA:g}, got {target_delta:g}: at that delta a whole record "
             "may be published. Choose a smaller one, or pass allow_large_delta=True."
         )
-    sampler = chosen_sampler(num_records, dataset, relation, expected_batch_size, target_delta, chosen=chosen)
-    data = _views(loss_fn, dataset, collate_fn, views, augment)
+    if units is None:
+        data = _views(loss_fn, dataset, collate_fn, views, augment)
+    else:
+        rows = chosen_rows_per_query(rows_per_query, target_epsilon, chosen)
+        data = _users(loss_fn, dataset, collate_fn, units, rows)
+    sampler = chosen_sampler(num_records, data["dataset"], relation, expected_batch_size, target_delta, chosen=chosen)
+    target: dict[str, Any] = {"relation": relation, "epsilon": target_epsilon, "delta": target_delta}
+    strategy = chosen_strategy(noise, sampler, epochs, hardened, **target, chosen=chosen)
     refuse_sharded(model, "fit")
     ranks = processes_of(process_group, model)
     oracle_of = partial(
         ClippedGradientOracle if feedback is None else partial(ErrorFeedbackOracle, feedback=feedback),
         model,
         **data,
-        sampler=sampler,
-        clipper=chosen_clipper(clipper, max_grad_norm, chosen),
-        mechanism=CalibratedGaussian(target_epsilon=target_epsilon, target_delta=target_delta, form=form_of(hardened)),
-        planned_queries=sampler.queries_for(epochs),
+        sampler=strategy.sampler,
+        clipper=chosen_clipper(clipper, max_grad_norm, strategy.sampler.expected_batch_size, chosen),
+        mechanism=CalibratedGaussian(target_epsilon=target_epsilon, target_delta=target_delta, form=strategy.form),
+        planned_queries=strategy.queries,
         num_workers=num_workers,
         method=method,
         max_physical_batch_size=max_physical_batch_size,
@@ -213,7 +244,7 @@ def fit(
         if not ranks.leads:
             return _followed(state_of(oracle_of(ledger=None), "last"), ranks)
         run = RunLifecycle.start(None if folder is None else RunFolder(folder), randomness)
-        with _paying(run, ledger, relation, chosen.filled("privacy_unit", unit, "one record")) as (paying, begun):
+        with _paying(run, ledger, relation, chosen.filled("privacy_unit", unit, default_unit)) as (paying, begun):
             state = state_of(oracle_of(ledger=paying, session=begun, randomness=run.randomness), average)
             said = {"chosen_by_tacita": chosen.words} | ({"about": dict(about)} if about else {})
             finished = _finished(run, state, watching, data["dataset"], delta=target_delta, said=said, bar=progress)
@@ -222,10 +253,15 @@ def fit(
 
 
 def _check_variants(
-    average: Any, feedback: Feedback | None, hardened: bool | str, early_stop: EarlyStop | None
+    average: Any, noise: str, feedback: Feedback | None, hardened: bool | str, early_stop: EarlyStop | None
 ) -> None:
     """Refuse values that do not exist or do not go together, before a folder is made."""
     check_average(average)
+    if noise not in get_args(Noise):
+        raise ValueError(f"noise must be one of {', '.join(get_args(Noise))}, got {noise!r}.")
+    if noise != "independent" and (hardened or feedback is not None):
+        other = "hardened" if hardened else "feedback"
+        raise ValueError(f"noise={noise!r} must go without {other}: no guarantee is proved for both. Leave out one.")
     if feedback is not None and as_feedback(feedback) and hardened:
         raise ValueError("feedback must go without hardened: the error of clipping is not on a grid. Leave out one.")
     if early_stop is not None and average == "random":
@@ -241,6 +277,14 @@ def _views(
     records = as_records(dataset)
     several = SeveralViews(records.dataset, views, augment, collate_fn=collate_fn)
     return {"loss_fn": mean_over_views(loss_fn), "dataset": replace(records, dataset=several), "collate_fn": None}
+
+
+def _users(
+    loss_fn: LossFn, dataset: Any, collate_fn: Callable | None, units: Iterable[Hashable], rows_per_query: int
+) -> dict[str, Any]:
+    """Return loss, data set and ``collate_fn`` of the oracle, whose records are users."""
+    users = UserRecords(dataset, units, rows_per_query, collate_fn=collate_fn)
+    return {"loss_fn": mean_over_views(loss_fn), "dataset": users, "collate_fn": None}
 
 
 @contextmanager

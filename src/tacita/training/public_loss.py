@@ -46,7 +46,7 @@ def public_loss(
     try:
         with torch.no_grad(), with_tensors(ModuleTree(model), point or {}):
             chunks = (np.arange(k, min(k + ROWS, rows.num_rows)) for k in range(0, rows.num_rows, ROWS))
-            losses = [loss_fn(model, to_device(rows.fetch(chunk, 0), device)).double().cpu() for chunk in chunks]
+            losses = [loss_fn(model, to_device(rows.fetch(chunk, 0), device)).cpu().double() for chunk in chunks]
     finally:
         for module, training in modes:
             module.training = training

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.overrides import handle_torch_function
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, handle_torch_function
 from torch.utils.checkpoint import checkpoint
 
 from tacita.errors import UnsupportedModuleError
@@ -82,6 +82,52 @@ def half_precision(m, b):
     return F.cross_entropy(m[2](z.float().tanh()), b[1], reduction="none")
 
 
+class Stopped(torch.autograd.Function):
+    """Gives its input back, without a gradient."""
+
+    @staticmethod
+    def forward(x):
+        return x, x * 2
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.mark_non_differentiable(output[0])
+
+    @staticmethod
+    def backward(ctx, of_same, grad):
+        return grad * 5
+
+
+def input_given_back(m, b):
+    same, doubled = Stopped.apply(m[0](b[0]))
+    return m[2](same + doubled).sum(1)
+
+
+class Rounded(torch.autograd.Function):
+    @staticmethod
+    def forward(x):
+        return (x * 8).round() / 8
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 3
+
+    generate_vmap_rule = True
+
+
+def function_within_a_transform(m, b):
+    return torch.func.grad(lambda x: Rounded.apply(m(x)).square().sum())(b[0]).square().sum(1)
+
+
+def pulled_by_vjp(m, b):
+    out, pull = torch.func.vjp(lambda x: m(x).tanh(), b[0])
+    return out.sum(1) + pull(torch.ones_like(out))[0].square().sum(1)
+
+
 def of_a_function(m, b):
     y, largest = Twice.apply(b[0], m[0].weight)
     return cross_entropy(m, b) + y[:, :2].square().sum(1) + largest
@@ -89,6 +135,11 @@ def of_a_function(m, b):
 
 LOSSES = {
     "function": of_a_function,
+    "input_given_back": input_given_back,
+    "function_within_a_transform": function_within_a_transform,
+    "vjp": pulled_by_vjp,
+    "range": lambda m, b: m(b[0][:, range(4)]).sum(1),
+    "tensor_type": lambda m, b: m(b[0].type(torch.FloatTensor)).sum(1),
     "no_grad": without_gradients,
     "gradient_penalty": detached_inside,
     "constant_written": constant_written,
@@ -130,6 +181,32 @@ class WithCode(torch.Tensor):
     pass
 
 
+class CalledByName:
+    """A callable object that is given out for a torch function."""
+
+    def __call__(self, x):
+        return x
+
+
+def evaluated(m, b):
+    return m(handle_torch_function(eval, (b[0],), "x", {"x": b[0]})).sum(1)
+
+
+def noise_of_a_fork(m, b):
+    with torch.random.fork_rng(devices=[]):
+        return cross_entropy(m, b) + torch.rand(1)
+
+
+class LeftOn(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+def mode_left_on(m, b):
+    LeftOn().__enter__()
+    return cross_entropy(m, b)
+
+
 def assigned(m, b):
     z = b[0] * 2
     z.data = b[0] * 3
@@ -146,6 +223,12 @@ def in_a_thread(m, b):
 
 REFUSED = {
     "function_of_its_own": ("is no function of PyTorch's", lambda m, b: m(of_its_own(b[0])).sum(1)),
+    "callable_object": (
+        "CalledByName is no function of PyTorch's",
+        lambda m, b: m(handle_torch_function(CalledByName(), (b[0],), b[0])).sum(1),
+    ),
+    "eval": ("eval is no function of PyTorch's", evaluated),
+    "noise_of_a_fork": ("sets a seed, or draws numbers that do not come from a tensor", noise_of_a_fork),
     "class_of_its_own": (
         "a tensor with code of its own",
         lambda m, b: m(b[0] + torch.ones(4).as_subclass(WithCode)).sum(1),
@@ -168,6 +251,13 @@ def test_what_a_tape_cannot_hold_is_refused_in_words(words, loss_fn):
     model, data = made()
     with pytest.raises(UnsupportedModuleError, match=words):
         NetworkSource(model, loss_fn, data, method="program")
+
+
+def test_modes_that_are_left_on_are_refused_and_put_back():
+    model, data = made()
+    with pytest.raises(UnsupportedModuleError, match="leaves a mode of PyTorch on"):
+        tape.written_down(model, mode_left_on, trainable(model), {}, data)
+    assert not _get_current_function_mode_stack()
 
 
 def test_functions_of_other_threads_are_not_written_down():

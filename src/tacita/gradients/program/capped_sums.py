@@ -19,8 +19,8 @@ from tacita.gradients.engine import Groups, Rule, Sums
 from tacita.gradients.program.engine import ProgramEngine
 from tacita.gradients.rules.rounding import gamma
 from tacita.gradients.rules.rule import NamedUse, RowWeights, squared_norm_of
-from tacita.gradients.rules.uses import Uses, row_weights, zeros_for
-from tacita.gradients.weighted_sums import UNIT, full_precision, weight_arrays
+from tacita.gradients.rules.uses import Uses, row_weights
+from tacita.gradients.weighted_sums import UNIT, full_precision, weight_arrays, zeros_for
 
 BLOCK_TERMS = 2**16  # products a coordinate that are summed at once, in any order
 MOST_POSITIONS = 2**16  # of one record in one parameter, over all uses

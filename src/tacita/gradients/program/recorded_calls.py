@@ -13,7 +13,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.rules.derived import Derivations, Derived
 from tacita.gradients.rules.rule import AUTOGRAD_RULE, LayerRule, LayerUse, NamedUse, autograd_use
-from tacita.gradients.weighted_sums import wide
+from tacita.gradients.weighted_sums import to_exact
 
 _ANCHOR = torch.empty(0, requires_grad=True)  # no gradient reaches it
 
@@ -84,8 +84,7 @@ class RecordedCall:
             return [(autograd_use(grad, local), AUTOGRAD_RULE) for local, grad in of_copies if grad is not None]
         (grad,) = self.grads
         assert grad is not None
-        x = self.x.to(wide(self.x.dtype)) if self.x.is_floating_point() else self.x
-        use = LayerUse(self.settings, self.shapes, tuple(self.shapes), x, grad.to(wide(grad.dtype)))
+        use = LayerUse(self.settings, self.shapes, tuple(self.shapes), to_exact(self.x), to_exact(grad))
         return [(part, self.rule) for part in self.rule.split(use)]
 
     def check_untouched(self) -> None:

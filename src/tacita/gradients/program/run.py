@@ -218,7 +218,7 @@ class _PulledByProgram(Derived):
     pull: Callable[[Tensor], list[Tensor]] = lambda grads: []
 
     def _pulled_at_once(self, grads: Tensor) -> list[Tensor]:
-        return [one.to(torch.promote_types(one.dtype, torch.float32)) for one in self.pull(grads)]
+        return self.pull(grads)
 
 
 def pulled_by(source: Derived, pull: Callable[[Tensor], list[Tensor]]) -> Derived:

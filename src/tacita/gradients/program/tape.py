@@ -30,12 +30,25 @@ import torch
 import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
+from torch._functorch.autograd_function import custom_function_call
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd.function import FunctionCtx
 from torch.fx import traceback
-from torch.overrides import TorchFunctionMode, get_ignored_functions, get_overridable_functions
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.overrides import (
+    TorchFunctionMode,
+    _get_current_function_mode_stack,
+    get_ignored_functions,
+    get_overridable_functions,
+)
+from torch.overrides import _pop_mode as _pop_function_mode
+from torch.overrides import _push_mode as _push_function_mode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode_stack,
+    _pop_mode,
+    _push_mode,
+)
 from torch.utils._pytree import tree_leaves, tree_map
 
 from tacita.errors import UnsupportedModuleError
@@ -62,7 +75,19 @@ _HOOKING = {  # gives hooks to a tensor, or the node of the graph that takes the
     getattr(torch.Tensor, "grad_fn").__get__,  # noqa: B009 - its type is that of a tensor's attribute
 }
 _ASSIGNING = {getattr(torch.Tensor, name).__set__ for name in ("data", "real", "imag")}
-_EXACT = {type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format}
+_EXACT = {
+    type(None),
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+    type(torch.FloatTensor),
+}
 _RECOMPUTE = "_checkpoint_without_reentrant_generator"  # the function by which torch.utils.checkpoint drops activations
 _NO_HOOKS = 'saved_tensors_hooks would not be called by a query. Leave them out, or use method="loop".'
 _FIRST = ("self", "input", "tensor")  # what torch calls the first argument of a function that writes it
@@ -266,7 +291,8 @@ class _Writer(TorchFunctionMode):
         self._record = {memory_key(one) for one in record}
         self._of_records = {*self._record}
         self._devices = sorted({"cpu", *(one.device.type for one in (*weights, *record))})
-        self._modes = 0
+        self._modes = self._lowering = 0
+        self._autocast = self._autocast_now()
         self._lent: set[int] = set()  # memory of gradients that a backward pass was given
 
     @contextmanager
@@ -275,12 +301,22 @@ class _Writer(TorchFunctionMode):
         functions: Any = torch.autograd.function
         call, active = functions.custom_function_call, torch._C._are_functorch_transforms_active
         self._call_plainly, thread = call, threading.get_ident()
+
+        def transforming() -> bool:
+            return active() or (threading.get_ident() == thread and not self._lowering)
+
         try:  # autograd.Function.apply asks the latter, and then calls the former
-            functions.custom_function_call = self._function
-            torch._C._are_functorch_transforms_active = lambda: threading.get_ident() == thread or active()
-            with _Below(self), self:
-                self._modes = len(_get_current_dispatch_mode_stack())
+            functions.custom_function_call, torch._C._are_functorch_transforms_active = self._function, transforming
+            with modes_kept():
+                _push_mode(_Below(self))
+                self.__enter__()
+                stacks = _stacks()
+                self._modes = len(stacks[1])
                 yield
+                if _stacks() != stacks:
+                    raise UnsupportedModuleError(
+                        "the code leaves a mode of PyTorch on that it has entered, or ends one"
+                    )
         finally:
             functions.custom_function_call, torch._C._are_functorch_transforms_active = call, active
 
@@ -293,7 +329,9 @@ class _Writer(TorchFunctionMode):
                 f"{_users_line()}: runs within a TorchDispatchMode of the model's own, which a query leaves out: leave "
                 "it out, too"
             )
-        return func(*args, **kwargs) if inside else self.call(func, args, kwargs)  # its operators are written down
+        if inside or func is torch.autograd.grad:  # the operators that it comes to are written down
+            return func(*args, **kwargs)
+        return self.call(func, args, kwargs)
 
     def call(self, func: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Call a function; write it down if it gives or writes tensors without values."""
@@ -315,6 +353,11 @@ class _Writer(TorchFunctionMode):
                 found = self._run(func, args, kwargs, known)
             self._made |= {memory_key(one): one for one in _tensors(found) if memory_key(one) not in known}
             return found
+        if type(func) not in (OpOverload, OpOverloadPacket) and func not in RULES and func not in _known():
+            name = getattr(func, "__name__", type(func).__name__)
+            raise UnsupportedModuleError(
+                f"{_users_line()}: {name} is no function of PyTorch's: what it does with a record is not known"
+            )
         if any(memory_key(one) in self._lent for one in targets):
             raise UnsupportedModuleError(
                 f"{_users_line()}: the backward of an autograd.Function writes the gradient that it is given, and that "
@@ -357,8 +400,10 @@ class _Writer(TorchFunctionMode):
 
     def _append(self, func: Any, args: Any, kwargs: Any, found: Any, line: str) -> None:
         results = [self._new(one) if isinstance(one, Tensor) else None for one in tree_leaves(found)]
-        autocast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in self._devices]
-        self.tape.calls.append(Call(func, args, kwargs, results, torch.is_grad_enabled(), autocast, line))
+        self.tape.calls.append(Call(func, args, kwargs, results, torch.is_grad_enabled(), self._autocast_now(), line))
+
+    def _autocast_now(self) -> list[tuple[str, bool, torch.dtype]]:
+        return [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in self._devices]
 
     def plain(self, given: Any) -> Any:
         """Return an argument as a tape holds it.
@@ -370,8 +415,8 @@ class _Writer(TorchFunctionMode):
             return self._tensor(given)
         if isinstance(given, np.ndarray):
             return self._tensor(torch.from_numpy(given.copy()))
-        if isinstance(given, (list, tuple)):
-            return (list if isinstance(given, list) else tuple)(self.plain(one) for one in given)
+        if isinstance(given, (list, tuple, range)):
+            return (tuple if isinstance(given, tuple) else list)(self.plain(one) for one in given)
         if type(given) is dict:
             return {name: self.plain(one) for name, one in given.items()}
         if type(given) is slice:
@@ -410,7 +455,8 @@ class _Writer(TorchFunctionMode):
             twin = self._twins.get(memory_key(given)) if self._twins and not isinstance(given, FakeTensor) else None
             if twin is None:
                 return given
-            if not (given.is_contiguous() and given.numel() == twin.numel()):
+            alike = given.dtype == twin.dtype and not (given.is_conj() or given.is_neg())
+            if not (alike and given.is_contiguous() and given.numel() == twin.numel()):
                 raise UnsupportedModuleError(WRITES_A_PART.format(_users_line()))
             return self.call(torch.Tensor.view, (twin, given.shape), {})
         if type(given) is dict:
@@ -438,7 +484,7 @@ class _Writer(TorchFunctionMode):
     def _function(self, function: Any, *args: Any, **kwargs: Any) -> Any:
         """Call an ``autograd.Function``, and write down what it does forwards and backwards."""
         if _functorch.maybe_current_level() is not None:
-            return self._call_plainly(function, *args, **kwargs)
+            return self._lowered(function, args, kwargs)
         ctx, calls = _Context(), self.tape.calls
         ctx.needs_input_grad = tuple(isinstance(one, Tensor) and one.requires_grad for one in args)
         with torch.no_grad():
@@ -448,10 +494,15 @@ class _Writer(TorchFunctionMode):
         constant = {id(one) for one in ctx.non_differentiable or ()}
         floats = [one for one in results if isinstance(one, Tensor) and one.is_floating_point()]
         outputs = [one for one in floats if id(one) not in constant]
+        if len({id(one) for one in floats}) < len(floats):
+            raise UnsupportedModuleError(f"{function.__name__} returns one tensor twice: return a clone of it")
         if not (any(ctx.needs_input_grad) and outputs and torch.is_grad_enabled()):
             return found
-        if ctx.dirty_tensors:
-            raise UnsupportedModuleError(f"{function.__name__} writes what it is given (mark_dirty): give a new tensor")
+        if ctx.dirty_tensors or not ctx.materialize_grads:
+            raise UnsupportedModuleError(
+                f"{function.__name__} calls ctx.mark_dirty, or ctx.set_materialize_grads(False), which is not written "
+                "down: give a new tensor; take gradients of zeros"
+            )
         inputs = [one for one, needed in zip(args, ctx.needs_input_grad, strict=True) if needed]
         start = len(calls)
         grads = {id(one): torch.zeros_like(one) for one in outputs}
@@ -459,7 +510,10 @@ class _Writer(TorchFunctionMode):
         del calls[start:]
         self._lent |= {memory_key(one) for one in grads.values()}
         zeros = {id(one): torch.zeros_like(one) for one in results if isinstance(one, Tensor)}
-        back = function.backward(ctx, *((zeros | grads).get(id(one)) for one in results))
+        with ExitStack() as stack:  # a backward pass runs outside of what the forward pass has entered
+            for device, enabled, dtype in self._autocast:
+                stack.enter_context(torch.autocast(device, dtype, enabled=enabled))
+            back = function.backward(ctx, *((zeros | grads).get(id(one)) for one in results))
         with torch._C.DisableTorchFunction():
             back = zip(back if isinstance(back, tuple) else (back,), ctx.needs_input_grad, strict=False)
             at = [self.plain(one) for one, needed in back if needed]
@@ -473,8 +527,21 @@ class _Writer(TorchFunctionMode):
             passed = [*self.plain([*inputs, *outputs]), *map(Ref, reads)]
             self._append(Pullback(len(inputs), given, own, at, reads), (*passed,), {}, fresh, _users_line())
         new = dict(zip(map(id, outputs), fresh, strict=True))
-        results = tuple(new.get(id(one), one) for one in results)
+        results = tuple(new.get(id(o), o.detach() if isinstance(o, Tensor) else o) for o in results)
         return results if isinstance(found, tuple) else results[0]
+
+    def _lowered(self, function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Call an ``autograd.Function`` within a transform, which comes back here for what lies below it."""
+
+        def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            return self._function(function, *args, **kwargs)
+
+        self._lowering += 1
+        try:
+            below = type(function.__name__, (function,), {"apply": classmethod(apply)})
+            return self._call_plainly(below, *args, **kwargs)
+        finally:
+            self._lowering -= 1
 
 
 class _Context(FunctionCtx):
@@ -483,6 +550,7 @@ class _Context(FunctionCtx):
     non_differentiable: Any = None
     dirty_tensors: Any = None
     to_save: Any = ()
+    materialize_grads = True
     needs_input_grad: tuple[bool, ...] = ()
 
     @property
@@ -509,7 +577,8 @@ class _Below(TorchDispatchMode):
                     f"{_users_line()}: draws from a generator of its own: draw it once, in __init__, and keep it in a "
                     "buffer (register_buffer), or leave generator= out, so that the query's stream is drawn from"
                 )
-            if not torch.equal(torch.default_generator.get_state(), self._begun):
+            of_none = not any(isinstance(one, FakeTensor) for one in _tensors((args, kwargs)))
+            if of_none or not torch.equal(torch.default_generator.get_state(), self._begun):
                 raise UnsupportedModuleError(SEED_SET)
         given = _named(func, args, kwargs)
         for one in _tensors([given[name] for _, name in written(func) if name in given]):
@@ -541,20 +610,18 @@ def _named(func: OpOverload, args: tuple, kwargs: dict[str, Any]) -> dict[str, A
 
 
 def _check_function(func: Any, args: tuple, *, inside: bool) -> None:
-    """Refuse a function that is not PyTorch's, or whose effect is not written down."""
+    """Refuse a function whose effect is not written down."""
     if func is torch.autograd.grad:
-        if not inside:
+        if not inside and not any(map(_functorch.is_functorch_wrapped_tensor, _tensors(args))):
             raise UnsupportedModuleError(
                 f"{_users_line()}: takes a gradient in a record's tensor by torch.autograd.grad: call torch.func.grad"
             )
         return
     if isinstance(func, HigherOrderOperator):
+        if inside and func is custom_function_call:
+            return
         raise UnsupportedModuleError(
             f"{_users_line()}: calls torch.{func.__name__}, which chooses by values what to run: use torch.where"
-        )
-    if isinstance(func, types.FunctionType) and func not in RULES and func not in _known():
-        raise UnsupportedModuleError(
-            f"{_users_line()}: {func.__name__} is no function of PyTorch's: what it does with a record is not known"
         )
     _check_trusting(func)
     if func in _ASSIGNING:
@@ -567,7 +634,7 @@ def _check_function(func: Any, args: tuple, *, inside: bool) -> None:
 
 
 def _check_trusting(func: Any) -> None:
-    name = func.__name__.removesuffix(".default")
+    name = getattr(func, "__name__", "").removesuffix(".default")
     pointwise = isinstance(func, OpOverload) and torch.Tag.pointwise in func.tags
     if ("_backward" in name and not pointwise) or "lu_solve" in name:
         raise UnsupportedModuleError(
@@ -578,8 +645,18 @@ def _check_trusting(func: Any) -> None:
 
 @cache
 def _known() -> set[Any]:
-    """Return PyTorch's functions that are written in Python."""
-    return {one for found in get_overridable_functions().values() for one in found} | get_ignored_functions()
+    """Return PyTorch's functions: those that it lists, and what its own modules and tensors have in C."""
+    found = {one for listed in get_overridable_functions().values() for one in listed} | get_ignored_functions()
+    own: Any = torch._C
+    homes = torch, torch.linalg, torch.fft, torch.special, torch.nn.functional, own._nn, own._VariableFunctions
+    named = [getattr(home, name) for home in homes for name in dir(home)]
+    found |= {one for one in named if isinstance(one, types.BuiltinFunctionType)}
+    descriptors = [one for kind in torch.Tensor.__mro__[:-1] for one in vars(kind).values()]
+    attributes = [one for one in descriptors if isinstance(one, types.GetSetDescriptorType)]
+    found |= {way for one in attributes for way in (one.__get__, one.__set__)}
+    return found | {
+        one for one in descriptors if isinstance(one, types.MethodDescriptorType | types.WrapperDescriptorType)
+    }
 
 
 def check_backward_hooks(tree: ModuleTree) -> None:
@@ -642,6 +719,32 @@ WRITES_A_PART = (
     "{}: it writes a record's values into a part of a tensor that is the same for all records (z = torch.zeros(...), "
     "z[0].copy_(x)): write z[0] = x, make z by x.new_zeros(...), or use torch.cat"
 )
+
+
+def _stacks() -> tuple[list[Any], list[Any]]:
+    return _get_current_function_mode_stack(), _get_current_dispatch_mode_stack()
+
+
+@contextmanager
+def modes_kept(*, without: bool = False) -> Iterator[None]:
+    """Put the modes of whoever calls back as they were, whatever the code inside does to them.
+
+    Args:
+        without: The code inside runs without function modes.
+    """
+    functions, dispatching = _stacks()
+    try:
+        if without:
+            while _get_current_function_mode_stack():
+                _pop_function_mode()
+        yield
+    finally:
+        while _get_current_function_mode_stack():
+            _pop_function_mode()
+        for mode in functions:
+            _push_function_mode(mode)
+        while len(_get_current_dispatch_mode_stack()) > len(dispatching):
+            _pop_mode()
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import IN_TURN, ModuleTree
 from tacita.gradients.program.record import RecordedPass, record_once
 from tacita.gradients.program.recorded_calls import RecordedCall
-from tacita.gradients.program.tape import Tape, quiet
+from tacita.gradients.program.tape import Tape, modes_kept, quiet
 from tacita.gradients.rules.derived import Derived
 
 _aten = torch.ops.aten
@@ -127,7 +127,12 @@ def traced(
     Returns:
         Its operators, the nodes of its outputs, and copies of its constants as they are afterwards, by node.
     """
-    with IN_TURN, quiet(), traceback.preserve_node_meta():  # switches that belong to the process
+    with (
+        IN_TURN,
+        quiet(),
+        modes_kept(without=True),
+        traceback.preserve_node_meta(),
+    ):  # switches that belong to the process
         module = make_fx(run, tracing_mode="fake", _allow_non_fake_inputs=True)(given)
     _simplify(module.graph)
     (output,) = (node for node in module.graph.nodes if node.op == "output")

@@ -25,7 +25,7 @@ from tacita.gradients.rules.rule import (
     RowWeights,
     named_autograd_use,
 )
-from tacita.gradients.weighted_sums import wide
+from tacita.gradients.weighted_sums import to_exact, wide
 
 AT_ONCE = 2**18  # elements of gradients that are pulled back at once: they stay in a cache over all steps of the way
 
@@ -84,15 +84,14 @@ class Derived:
 
         They are pulled back a few rows at a time.
         """
-        grads = grads.to(self.tensor.dtype)
+        grads = grads.to(self.tensor.device, self.tensor.dtype)
         height = max(1, AT_ONCE // max(1, self.tensor.numel()))
         parts = [self._pulled_at_once(rows) for rows in grads.split(height)]
-        return [torch.cat(of_one) for of_one in zip(*parts, strict=True)]
+        return [to_exact(torch.cat(of_one)) for of_one in zip(*parts, strict=True)]
 
     def _pulled_at_once(self, grads: Tensor) -> list[Tensor]:
         leaves = list(self.leaves.values())
-        found = torch.autograd.grad(self.tensor, leaves, grads, retain_graph=True, is_grads_batched=True)
-        return [one.to(wide(one.dtype)) for one in found]
+        return [*torch.autograd.grad(self.tensor, leaves, grads, retain_graph=True, is_grads_batched=True)]
 
 
 def derived(tensor: Tensor, names: Mapping[int, str]) -> Derived | None:

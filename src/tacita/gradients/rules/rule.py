@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.rules.rounding import LONGEST_ROW, squared_row_norms, unit
-from tacita.gradients.weighted_sums import wide
+from tacita.gradients.weighted_sums import to_exact
 
 Parameters = Mapping[str, "Tensor | None"]
 UNDERNEATH = "underneath "  # begins the key under which the use of a derived weight keeps its own gradients
@@ -253,7 +253,7 @@ AUTOGRAD_RULE = AutogradRule()
 
 def autograd_use(gradients: Tensor, local: str = VALUE) -> LayerUse:
     """Return the use of a parameter whose per-sample gradients are ``gradients``, (rows, *param)."""
-    gradients = gradients.to(wide(gradients.dtype))
+    gradients = to_exact(gradients)
     return LayerUse(None, {local: gradients.shape[1:]}, (local,), gradients, gradients, kept={local: gradients})
 
 

@@ -28,7 +28,7 @@ from tacita.gradients.rules.rule import (
     named_autograd_use,
     squared_norm_of,
 )
-from tacita.gradients.weighted_sums import full_precision, round_down, round_up, wide
+from tacita.gradients.weighted_sums import exact_device, full_precision, round_down, round_up, zeros_for
 
 
 class Uses:
@@ -72,7 +72,9 @@ class Uses:
         columns = []
         for names in groups.values():
             parts = [square for name in names for square in squares.get(name, ())]
-            parts = parts or [torch.zeros(self._size, dtype=torch.float64, device=self._params[names[0]].device)]
+            parts = parts or [
+                torch.zeros(self._size, dtype=torch.float64, device=exact_device(self._params[names[0]].device))
+            ]
             columns.append(round_up(sum(parts[1:], parts[0]).sqrt(), len(parts)))
         return torch.stack(columns, dim=-1)
 
@@ -184,11 +186,6 @@ def norms_taken(named: NamedUse, chosen: set[str], *, margin: bool) -> list[Name
 def is_ours(rule: LayerRule) -> bool:
     """Return whether a rule is tacita's, which writes nothing that it is given; a user's might."""
     return type(rule).__module__.startswith("tacita.")
-
-
-def zeros_for(parameter: Tensor, *lead: int) -> Tensor:
-    """Return zeros in place of a parameter's gradient, (*lead, *parameter), float32 or better."""
-    return torch.zeros(*lead, *parameter.shape, dtype=wide(parameter.dtype), device=parameter.device)
 
 
 def _meeting(found: list[NamedUse]) -> dict[str, list[tuple[NamedUse, str]]]:

@@ -169,7 +169,7 @@ class FinalLoss(Attack):
             with torch.no_grad():
                 chunks = source.read(np.arange(source.num_rows), None, 0)
                 found = [
-                    self._loss_fn(self._model, to_device(batch, self._device)).double().cpu() for _, batch, _ in chunks
+                    self._loss_fn(self._model, to_device(batch, self._device)).cpu().double() for _, batch, _ in chunks
                 ]
         finally:
             self._model.train(training)

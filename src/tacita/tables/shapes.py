@@ -1,0 +1,120 @@
+"""What a linear or additive model says of each column: its shape, drawn from the weights and from what was bought.
+
+All of it is post-processing of releases. A shape is the part of the model's output that one column decides, at the
+cells that were bought (bins of numbers, values of categories, a missing cell), less its mean over the bought counts.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacita.tables.encoder_rules import Piece, best_bins
+from tacita.tables.features import ArrayPiece, CategoryPiece, NumberPiece
+from tacita.tables.image_features import ScatteringPiece
+from tacita.tables.preprocessing import Preprocessing
+from tacita.tables.released_counts import whole
+from tacita.tables.survey import Facts
+from tacita.tables.table import Column, NumberColumn, TextColumn
+
+EVEN = 32  # points of a number whose bounds are declared, of which no counts are bought
+MISSING, OTHER = "missing", "other"
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of the output that one column decides.
+
+    Attributes:
+        column: Its name.
+        cells: Cells in words: a number's bin, a value, ``other`` or ``missing``.
+        rows: Bought number of rows of each cell; all equal if nothing was bought about the column.
+        values: Of each cell, one number an output, shape (cells, outputs); the mean over ``rows`` is 0.
+        bought: Whether ``rows`` were bought.
+    """
+
+    column: str
+    cells: tuple[str, ...]
+    rows: tuple[float, ...]
+    values: tuple[tuple[float, ...], ...]
+    bought: bool = True
+
+    @property
+    def importance(self) -> float:
+        """The root of the mean over rows of the squared value, the largest over outputs."""
+        return max(np.sqrt(np.average(np.square(self.values), axis=0, weights=self.rows)).tolist(), default=0.0)
+
+
+def shapes(preprocessing: Preprocessing, weights: Mapping[str, Tensor]) -> tuple[Shape, ...]:
+    """Return the shape of each column but arrays.
+
+    Two classes have one output, the log odds of the second; more have one each, less the mean of all. A regression has
+    one, in standardised units.
+    """
+    encoder = preprocessing.encoder
+    weight, first = weights["weight"].double(), 0
+    weight = weight[1:] - weight[:1] if len(encoder.classes) == 2 else weight - weight.mean(0) * (len(weight) > 1)
+    by_column: dict[str, list[tuple[Piece, Tensor]]] = {}
+    for piece in encoder.pieces:
+        by_column.setdefault(piece.column, []).append((piece, weight[:, first : first + piece.width]))
+        first += piece.width
+    return tuple(
+        _shape(name, parts, preprocessing)
+        for name, parts in by_column.items()
+        if not isinstance(parts[0][0], ArrayPiece | ScatteringPiece)
+    )
+
+
+def _shape(name: str, parts: list[tuple[Piece, Tensor]], preprocessing: Preprocessing) -> Shape:
+    survey, missing = preprocessing.survey, preprocessing.encoder.missing
+    facts = next((one for one in (() if survey is None else survey.columns) if one.column == name), None)
+    cells, column, rows = _cells(parts, facts, preprocessing.rows)
+    values = sum(torch.from_numpy(piece.encode(column, missing)).double() @ own.T for piece, own in parts)
+    assert isinstance(values, Tensor)
+    found = values.numpy()
+    found = found - np.average(found, axis=0, weights=rows)
+    return Shape(
+        column=name,
+        cells=tuple(cells),
+        rows=tuple(rows.tolist()),
+        values=tuple(map(tuple, found.tolist())),
+        bought=facts is not None,
+    )
+
+
+def _cells(parts: list[tuple[Piece, Tensor]], facts: Facts | None, rows: float) -> tuple[list[str], Column, np.ndarray]:
+    """Return cells in words, the same as a column, and the number of rows of each, above 0."""
+    values = next((piece.values for piece, _ in parts if isinstance(piece, CategoryPiece)), None)
+    absent = max(facts.missing, 0.0) if facts is not None else 0.0
+    if values is not None:
+        counts = dict(facts.values) if facts is not None else {}
+        known = [max(counts.get(value, 1.0), 1.0) for value in values]
+        others = max(rows - sum(known), 1.0) if facts is not None else 1.0
+        return [*values, OTHER], TextColumn.of([*values, ""], "string"), np.array([*known, others])
+    (piece,) = (piece for piece, _ in parts if isinstance(piece, NumberPiece))
+    if facts is None:
+        points, known = np.linspace(piece.lower, piece.upper, EVEN), [1.0] * EVEN
+        cells = [f"{point:.4g}" for point in points]
+    else:
+        bins = best_bins(facts)
+        points, known = np.array([(bin.lower + bin.upper) / 2 for bin in bins]), [bin.count for bin in bins]
+        cells = [_bin_in_words(bin.lower, bin.upper) for bin in bins]
+    column = NumberColumn(np.array([*points, np.nan]))
+    return [*cells, MISSING], column, np.maximum([*known, absent], 1e-9)
+
+
+def _bin_in_words(lower: float, upper: float) -> str:
+    return f"{whole(lower):.4g}" if lower == upper else f"{lower:.4g} to {upper:.4g}"
+
+
+def mean_shift(preprocessing: Preprocessing, weights: Mapping[str, Tensor]) -> float:
+    r"""Return what turns a prediction of the mean logarithm into one of the mean, in standardised units.
+
+    If the logarithm is normal around its prediction with variance :math:`s^2`, the mean is :math:`\exp(f + s^2/2)`.
+    What the model explains of the variance of 1 is taken to be the sum of what its shapes do, as if columns were
+    independent.
+    """
+    target = preprocessing.encoder.target
+    explained = sum(shape.importance**2 for shape in shapes(preprocessing, weights))
+    return max(1.0 - explained, 0.0) * target.log.scale / 2  # pyright: ignore
