@@ -15,6 +15,7 @@ from tacita.tables.settings import TableSettings
 HOLDOUT = defaults.HELD_OUT  # share of the rows (or persons) that is held out by coin for the score
 MOMENTUM = defaults.MOMENTUM
 ANTI_WINDUP = 10.0  # bound on the error of feedback, in clipping thresholds
+ADDITIVE_STRENGTH = 240.0  # mu times rows over columns from which auto is additive
 AVERAGE = "half"  # the mean of the last half of the iterates is published
 
 
@@ -29,6 +30,7 @@ class Rule:
 
 
 LINEAR = Rule(sample_rate=defaults.SAMPLE_RATE, queries=defaults.PLANNED_QUERIES, max_grad_norm=defaults.MAX_GRAD_NORM)
+ADDITIVE = Rule(sample_rate=1.0, queries=27, max_grad_norm=defaults.MAX_GRAD_NORM)
 NETWORK = Rule(sample_rate=0.1, queries=400, max_grad_norm=1.0, width=64)
 NETWORK_LR = {"classification": 2.0, "regression": 0.5}  # step size times C
 
@@ -52,7 +54,7 @@ class Training:
 
 def training(settings: TableSettings) -> Training:
     """Return the settings of the training: those that were given, and defaults for the rest."""
-    rule = LINEAR if settings.model == "linear" else NETWORK
+    rule = {"auto": LINEAR, "linear": LINEAR, "additive": ADDITIVE}.get(settings.model, NETWORK)
     words: list[str] = []
     values: dict[str, Any] = {}
     for name in ("sample_rate", "queries", "max_grad_norm", "width"):
@@ -92,25 +94,48 @@ def learning_rate(settings: TableSettings, encoder: Encoder, rows: float) -> flo
     if settings.lr is not None:
         return settings.lr
     chosen = training(settings)
-    if settings.model != "linear":
+    if settings.model not in ("auto", "linear"):
         return NETWORK_LR[encoder.task or "classification"] / chosen.max_grad_norm
-    total_mu = PurchasePlan(
-        epsilon=settings.epsilon, delta=settings.delta, relation=settings.neighboring_relation
-    ).total_mu
     return min(
         defaults.learning_rate(encoder.task or "", chosen.max_grad_norm, encoder.num_features),
-        defaults.quiet_learning_rate(total_mu, rows, chosen.max_grad_norm, chosen.queries),
+        defaults.quiet_learning_rate(total_mu(settings), rows, chosen.max_grad_norm, chosen.queries),
     )
 
 
-def chosen(settings: TableSettings, encoder: Encoder, *, rows: float, holds_out: bool, purchases: float) -> list[str]:
+def total_mu(settings: TableSettings) -> float:
+    """Return the Gaussian mu of everything together."""
+    plan = PurchasePlan(epsilon=settings.epsilon, delta=settings.delta, relation=settings.neighboring_relation)
+    return plan.total_mu
+
+
+def strength(mu: float, rows: float, columns: int) -> float:
+    """Return how far a column stands above the noise: mu times rows over columns."""
+    return mu * rows / max(columns, 1)
+
+
+def prefers_additive(settings: TableSettings, strength: float) -> bool:
+    """Return whether ``model = auto`` is additive where all columns were bought; else it is linear."""
+    of_descent = (settings.lr, settings.sample_rate, settings.queries, settings.max_grad_norm, settings.feedback)
+    others = settings.balanced or settings.sweep is not None or any(given is not None for given in of_descent)
+    return settings.model == "auto" and not others and strength >= ADDITIVE_STRENGTH
+
+
+def chosen(
+    settings: TableSettings, encoder: Encoder, *, model: str, rows: float, holds_out: bool, purchases: float
+) -> list[str]:
     """Say for the statement what public rules chose; ``purchases`` is the purchases' share of the total mu^2."""
     words = list(training(settings).chosen)
-    if settings.lr is None:
+    if settings.model == "auto":
+        words.append(f"model = {model}")
+    if model == "additive":
+        words.append(f"steps = filtered: each bin of {len(encoder.pieces)} columns moves as far as it stands out")} columns moves as far as it stands out"
+        )
+    elif settings.lr is None:
         words.append(f"lr = {learning_rate(settings, encoder, rows):g}")
     if settings.balanced:
         words.append("weight of a row = bought rows of the rarest class / those of its own class")
-    words.append(f"optimizer = SGD, momentum {MOMENTUM:g}")
+    if model != "additive":
+        words.append(f"optimizer = SGD, momentum {MOMENTUM:g}")
     if settings.average is None:
         words.append("average = half: the mean of the last half of the iterates is published")
     if settings.feedback is not None:

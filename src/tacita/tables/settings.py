@@ -24,7 +24,7 @@ from tacita._near_names import did_you_mean
 if TYPE_CHECKING:
     from tacita.tables.csv_lines import FileFormat
 
-MODELS = ("linear", "mlp")
+MODELS = ("auto", "linear", "additive", "mlp")
 CONFIG = "config.toml"  # the settings of a run, in its folder
 TEXT_FORMAT = ("columns", "delimiter", "quote", "encoding", "decimal")  # settings of a file of text
 
@@ -47,7 +47,7 @@ class Hint:
 def _model(name: str, value: str) -> None:
     if value not in MODELS and ":" not in value:
         near = did_you_mean(value, MODELS)
-        raise ValueError(f"{name} must be linear, mlp or package.module:callable, got {value!r}.{near}")
+        raise ValueError(f"{name} must be auto, linear, additive, mlp or package.module:callable, got {value!r}.{near}")
 
 
 def _name_of_data(name: str, value: str) -> None:
@@ -139,8 +139,9 @@ class TableSettings:
     non_private_holdout: Annotated[bool, PUBLIC] = False
     """Score held-out rows exactly, outside the guarantee; the statement says so."""
 
-    model: Annotated[str, TRAINING, _model] = "linear"
-    """linear, mlp, or package.module:callable with callable(num_features, num_outputs) -> nn.Module."""
+    model: Annotated[str, TRAINING, _model] = "auto"
+    """linear, additive (a number for each bin of each column), mlp, or package.module:callable with
+    callable(num_features, num_outputs) -> nn.Module; auto is linear or additive, by the bought number of rows."""
 
     width: Annotated[int | None, TRAINING, _validate.count] = None
     """Number of hidden units of the mlp."""
@@ -232,6 +233,10 @@ class TableSettings:
             )
         if self.balanced and self.task == "regression":
             raise ValueError("balanced belongs to a classification: leave it out, or task = regression.")
+        if self.model == "additive":
+            for name in ("lr", "feedback", "balanced", "sweep"):
+                if getattr(self, name) not in (None, False):
+                    raise ValueError(f"{name} must go without model = additive: leave it out, or choose linear.")
         if self.width is not None and self.model != "mlp":
             raise ValueError(f"width belongs to model = mlp, got it with {self.model!r}.")
         if self.test_file is not None and self.non_private_holdout:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tacita.tables.encoder_rules import Piece, best_bins
-from tacita.tables.features import ArrayPiece, CategoryPiece, NumberPiece
+from tacita.tables.features import ArrayPiece, BinsPiece, CategoryPiece, NumberPiece
 from tacita.tables.image_features import ScatteringPiece
 from tacita.tables.preprocessing import Preprocessing
 from tacita.tables.released_counts import whole
@@ -92,8 +92,9 @@ def _cells(parts: list[tuple[Piece, Tensor]], facts: Facts | None, rows: float) 
         known = [max(counts.get(value, 1.0), 1.0) for value in values]
         others = max(rows - sum(known), 1.0) if facts is not None else 1.0
         return [*values, OTHER], TextColumn.of([*values, ""], "string"), np.array([*known, others])
-    (piece,) = (piece for piece, _ in parts if isinstance(piece, NumberPiece))
+    (piece,) = (piece for piece, _ in parts if isinstance(piece, NumberPiece | BinsPiece))
     if facts is None:
+        assert isinstance(piece, NumberPiece)
         points, known = np.linspace(piece.lower, piece.upper, EVEN), [1.0] * EVEN
         cells = [f"{point:.4g}" for point in points]
     else:

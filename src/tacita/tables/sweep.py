@@ -97,6 +97,10 @@ class Candidates:
         each = [replace(settings, sweep=None, **point) for point in points]
         for one in each:
             check_model(one.model)
+            if one.model == "additive":
+                raise ValueError(
+                    "grid cannot have model = additive, which has bins in place of features: leave it out."
+                )
         return cls(sweep, points, each)
 
     def plans(self, source: TableSource) -> list[TablePlan]:
@@ -241,7 +245,8 @@ class _CandidateRunner:
 
 def _with_model(preprocessing: Preprocessing, task: TableTask) -> Preprocessing:
     """Return the purchased preprocessing with the model of one candidate."""
-    spec = ModelSpec.of(task.settings.model, task.plan.training.width, preprocessing.encoder)
+    name = "linear" if task.settings.model == "auto" else task.settings.model
+    spec = ModelSpec.of(name, task.plan.training.width, preprocessing.encoder)
     return msgspec.structs.replace(preprocessing, model=spec)
 
 
