@@ -128,8 +128,7 @@ def chosen(
     if settings.model == "auto":
         words.append(f"model = {model}")
     if model == "additive":
-        words.append(f"steps = filtered: each bin of {len(encoder.pieces)} columns moves as far as it stands out")} columns moves as far as it stands out"
-        )
+        words.append(f"steps = filtered: each bin of {len(encoder.pieces)} columns moves as far as it stands out")
     elif settings.lr is None:
         words.append(f"lr = {learning_rate(settings, encoder, rows):g}")
     if settings.balanced:
