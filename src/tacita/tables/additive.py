@@ -23,9 +23,7 @@ so that what is well determined takes a Newton step and what drowned in noise ta
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -35,7 +33,9 @@ from tacita.tables.encoder_rules import best_bins
 from tacita.tables.encoding import Encoder
 from tacita.tables.features import BinsPiece, CategoryPiece
 from tacita.tables.preprocessing import Preprocessing
+from tacita.tables.refinement import bounds
 from tacita.tables.rules import HOLDOUT
+from tacita.tables.survey import Bin, Facts
 
 FIRST = 0.25  # share of the queries that are asked at the constant model
 STEPS, MANY_STEPS = 12, 20  # filtered steps; the second from MANY on
@@ -77,7 +77,7 @@ def binned_columns(preprocessing: Preprocessing) -> list[BinnedColumn]:
     for piece in preprocessing.encoder.pieces:
         facts = survey.facts(piece.column)
         if isinstance(piece, BinsPiece):
-            counts, prior = _masses(piece, best_bins(facts), facts.bins, facts.missing), _walk(piece)
+            counts, prior = _masses(piece, facts), _walk(piece)
         else:
             assert isinstance(piece, CategoryPiece)
             known = [dict(facts.values).get(value, 0.0) for value in piece.values]
@@ -88,21 +88,38 @@ def binned_columns(preprocessing: Preprocessing) -> list[BinnedColumn]:
     return found
 
 
-def _masses(piece: BinsPiece, bins: Iterable[Any], dyadic: Iterable[Any], missing: float) -> np.ndarray:
-    """Return the bought rows of each feature of a number: fine bins as they are, zero and the tails by dyadic ones."""
-    counts = np.zeros(piece.width)
-    edges = np.array([-np.inf, *piece.edges, np.inf])
-    zero = sum(bin.count for bin in dyadic if bin.lower == bin.upper == 0)
+def _masses(piece: BinsPiece, facts: Facts) -> np.ndarray:
+    """Return the bought rows of each feature of a number.
+
+    The bins between the bounds of the refinement are its own, those beyond are dyadic; the end bins of the refinement
+    held the latter's rows, too. Zero was counted in the fine bin that holds it.
+    """
+    counts, edges = np.zeros(piece.width), np.array([-np.inf, *piece.edges, np.inf])
+    zero = sum(bin.count for bin in facts.bins if bin.lower == bin.upper == 0)
+    bins = best_bins(facts)
+    low, high = bounds(facts.bins) if bins is facts.fine else (math.inf, -math.inf)
     for bin in bins:
-        low, high = np.maximum(edges[:-1], bin.lower), np.minimum(edges[1:], bin.upper)
-        share = np.maximum(high - low, 0.0)
-        if bin.upper > bin.lower:
-            held = min(zero, bin.count) if bin.lower <= 0 < bin.upper else 0.0
-            counts[: len(share)] += (bin.count - held) * share / (bin.upper - bin.lower)
-        elif bin.lower:
-            counts[np.searchsorted(piece.edges, bin.lower, side="right")] += bin.count
-    counts[-2:] = zero, missing
+        _add(counts, edges, bin)
+    for bin in facts.bins:
+        if bins is facts.fine and (bin.lower >= high or bin.upper <= low) and bin.upper > bin.lower:
+            _add(counts, edges, bin)
+            end = high if bin.lower >= high else low
+            counts[_place(edges, math.nextafter(end, bin.lower if end == low else low))] -= bin.count
+    if bins is facts.fine:
+        counts[_place(edges, 0.0)] -= zero
+    counts[-2:] = zero, facts.missing
     return counts
+
+
+def _place(edges: np.ndarray, value: float) -> int:
+    return int(np.searchsorted(edges[1:-1], value, side="right"))
+
+
+def _add(counts: np.ndarray, edges: np.ndarray, bin: Bin) -> None:
+    """Spread the rows of a bin evenly over the bins that it overlaps; zero is no such bin."""
+    if bin.upper > bin.lower:
+        share = np.maximum(np.minimum(edges[1:], bin.upper) - np.maximum(edges[:-1], bin.lower), 0.0)
+        counts[: len(share)] += bin.count * share / share.sum()
 
 
 def _walk(piece: BinsPiece) -> np.ndarray:

@@ -27,6 +27,7 @@ from tacita.tables.schema import Schema, Target
 from tacita.tables.survey import Bin, Facts, Survey, mean_and_std, skewness
 
 COVER = 0.9  # a number has few values only if its released values hold this share of the rows
+ALL_VALUES = 0.98  # ... and an additive model has them in place of its bins if they hold this share
 FEW_VALUES = 12  # a number with at most so many released values gets one-hot features too
 BUCKETS = 8  # quantile buckets of a bought number ...
 FEATURE_STRENGTH = 12  # ... only if all features, buckets included, are fewer than mu times rows over this
@@ -70,7 +71,8 @@ def make_additive_encoder(schema: Schema, survey: Survey, *, columns: Sequence[s
     pieces: list[Piece] = []
     for facts in map(survey.facts, names):
         values, spec = tuple(value for value, _ in facts.values), schema.columns.get(facts.column)
-        if facts.kind == "category" or (facts.kind == "number" and _few(facts, survey, FEW_VALUES)):
+        few = 1 < len(values) <= FEW_VALUES and sum(count for _, count in facts.values) >= ALL_VALUES * survey.rows
+        if facts.kind == "category" or (facts.kind == "number" and few):
             pieces.append(CategoryPiece(column=facts.column, values=values, indicator=True))
         elif facts.kind == "number":
             date_format = spec.format if isinstance(spec, DateSpec) else None
@@ -79,13 +81,18 @@ def make_additive_encoder(schema: Schema, survey: Survey, *, columns: Sequence[s
 
 
 def _bin_edges(facts: Facts) -> tuple[float, ...]:
-    """Return the edges of the refinement between the bought bounds, and dyadic ones beyond them."""
-    dyadic = {edge for bin in facts.bins for edge in (bin.lower, bin.upper)}
-    if not facts.fine:
-        return tuple(sorted(dyadic)[1:-1])
+    """Return the inner edges of the bins, so that each bin's rows were bought.
+
+    They are the edges of the refinement, and beyond its bounds the dyadic ones. What lies between a bound and the next
+    dyadic edge was counted in the end bin, and is in it here.
+    """
+    dyadic = sorted({edge for bin in facts.bins for edge in (bin.lower, bin.upper)})
+    if best_bins(facts) is not facts.fine:
+        return tuple(dyadic[1:-1])
     low, high = bounds(facts.bins)
-    inner = np.linspace(low, high, FINE_BINS + 1).tolist()
-    return tuple(sorted({*inner, *(edge for edge in dyadic if not low <= edge <= high)})[1:-1])
+    inner = np.linspace(low, high, FINE_BINS + 1)[1:-1].tolist()
+    tails = [edge for edge in dyadic[1:-1] if edge < low or edge > high]
+    return tuple(sorted({*inner, *tails}))
 
 
 def _encoder(schema: Schema, survey: Survey | None, names: Sequence[str], pieces: Sequence[Piece]) -> Encoder:

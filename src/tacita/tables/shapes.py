@@ -4,7 +4,7 @@ All of it is post-processing of releases. A shape is the part of the model's out
 cells that were bought (bins of numbers, values of categories, a missing cell), less its mean over the bought counts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from tacita.tables.encoder_rules import Piece, best_bins
-from tacita.tables.features import ArrayPiece, BinsPiece, CategoryPiece, NumberPiece
+from tacita.tables.encoding import Encoder
+from tacita.tables.features import ArrayPiece, BinsPiece, CategoryPiece, NumberPiece, NumberTarget
 from tacita.tables.image_features import ScatteringPiece
 from tacita.tables.preprocessing import Preprocessing
 from tacita.tables.released_counts import whole
@@ -50,11 +51,16 @@ def shapes(preprocessing: Preprocessing, weights: Mapping[str, Tensor]) -> tuple
     """Return the shape of each column but arrays.
 
     Two classes have one output, the log odds of the second; more have one each, less the mean of all. A regression has
-    one, in standardised units.
+    one, in the units of the target, or of its logarithm.
     """
-    encoder = preprocessing.encoder
+    encoder, target = preprocessing.encoder, preprocessing.encoder.target
     weight, first = weights["weight"].double(), 0
-    weight = weight[1:] - weight[:1] if len(encoder.classes) == 2 else weight - weight.mean(0) * (len(weight) > 1)
+    if isinstance(target, NumberTarget):
+        weight = weight * (target.log or target).scale
+    elif len(encoder.classes) == 2:
+        weight = weight[1:] - weight[:1]
+    else:
+        weight = weight - weight.mean(0)
     by_column: dict[str, list[tuple[Piece, Tensor]]] = {}
     for piece in encoder.pieces:
         by_column.setdefault(piece.column, []).append((piece, weight[:, first : first + piece.width]))
@@ -117,5 +123,43 @@ def mean_shift(preprocessing: Preprocessing, weights: Mapping[str, Tensor]) -> f
     independent.
     """
     target = preprocessing.encoder.target
-    explained = sum(shape.importance**2 for shape in shapes(preprocessing, weights))
-    return max(1.0 - explained, 0.0) * target.log.scale / 2  # pyright: ignore
+    assert isinstance(target, NumberTarget)
+    assert target.log is not None
+    explained = sum(shape.importance**2 for shape in shapes(preprocessing, weights)) / target.log.scale**2
+    return max(1.0 - explained, 0.0) * target.log.scale / 2
+
+
+def units(encoder: Encoder) -> str:
+    """Say what the values of shapes are."""
+    target = encoder.target
+    if isinstance(target, NumberTarget):
+        scale = "the logarithm of " if target.log else ""
+        return f"what each column adds to {scale}{target.column!r}"
+    if len(encoder.classes) == 2:
+        return f"what each column adds to the log odds of {encoder.classes[1]!r}"
+    return f"what each column adds to the scores of {', '.join(map(repr, encoder.classes))}"
+
+
+def largest_terms(found: Sequence[Shape]) -> list[str]:
+    """Return a line for each column: its importance, and the cells of its lowest and highest value."""
+    width = max((len(shape.column) for shape in found), default=0)
+    lines = []
+    for shape in found:
+        words = "nothing stood out of the noise"
+        if shape.importance > 0:
+            ends = (int(np.argmin(np.array(shape.values))), int(np.argmax(np.array(shape.values))))
+            outputs = len(shape.values[0])
+            low, high = (f"{shape.values[i // outputs][i % outputs]:+.3g} at {shape.cells[i // outputs]}" for i in ends)
+            words = f"{low}; {high}"
+        lines.append(f"{shape.column:<{width}}  {shape.importance:8.3g}  {words}")
+    return lines
+
+
+def shape_in_words(shape: Shape) -> list[str]:
+    """Return a line for each cell: its value in each output, and about how many rows it has."""
+    width = max(map(len, shape.cells))
+    rows = [f"about {count:,.0f} rows" if shape.bought else "" for count in shape.rows]
+    return [
+        f"{cell:<{width}}  {' '.join(f'{value:+8.3g}' for value in own)}  {count}".rstrip()
+        for cell, own, count in zip(shape.cells, shape.values, rows, strict=True)
+    ]
