@@ -77,7 +77,7 @@ def explain_run(
     json: Annotated[bool, FLAG] = False,
     trust_code: Annotated[bool, FLAG] = False,
 ) -> None:
-    """Show what a linear or additive model says of each column: importance, largest terms, shapes. Costs no privacy.
+    """Show what a linear or additive model says of each column: importance and shape. Costs no privacy.
 
     Everything is computed from the released weights and from what was bought. A column's importance is the root of the
     mean square of its term over the bought rows. There are no bands of noise: a shape has the privacy noise in it.
@@ -103,9 +103,7 @@ def explain_run(
     if column is not None:
         found = [shape for shape in found if shape.column == column]
         if not found:
-            raise ValueError(
-                f"column must be one that the model uses, got {column!r}: tacita explain {run} lists them."
-            )
+            raise ValueError(f"column must be one that the model uses, got {column!r}: leave it out to list them.")
     lines = shape_in_words(found[0]) if column is not None else largest_terms(found)
     print("\n".join([f"{units(model.encoder)}; from releases alone, at no cost", "", *lines]))
 

@@ -19,7 +19,7 @@ the gradient is :math:`N(0, \sigma^2 H S H + N)`, N the law of its noise, and :m
 .. math:: w \leftarrow w - \tfrac1\gamma \, \sigma^2 S H (\sigma^2 H S H + N)^{-1} g
 
 so that what is well determined takes a Newton step and what drowned in noise takes none. Columns share rows, so that
-:math:`\gamma = 2`; the constant lies in all of them, so that it is taken out of each and moves b alone.
+:math:`\gamma = 1.3`; the constant lies in all of them, so that it is taken out of each and moves b alone.
 """
 
 import math
@@ -38,10 +38,9 @@ from tacita.tables.rules import HOLDOUT
 from tacita.tables.survey import Bin, Facts
 
 FIRST = 0.25  # share of the queries that are asked at the constant model
-STEPS, MANY_STEPS = 12, 20  # filtered steps; the second from MANY on
-MANY = 1000.0  # strength: mu times rows over columns
+STEPS = 20  # filtered steps, among which the other queries are dealt out
 RESIDUAL = {"classification": 0.5, "regression": 1.0}  # bound on a residual of the usual rows
-GAMMA = 2.0  # steps are divided by it, because columns share rows
+GAMMA = 1.3  # steps are divided by it, because columns share rows
 SIGMAS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # spread of a step of the random walk, or of a category
 SPARE_MASS = 0.002  # of the rows, in every bin: a bin that noise emptied may hold some
 MISSING_VARIANCE = 16.0  # of a number's missing cells, in steps of its random walk
@@ -159,7 +158,6 @@ class FilteredSteps(torch.optim.Optimizer):
         queries, sample_rate: Of the training.
         noise_std: Of the mean gradient that a query releases.
         weight: The factor on the loss, of :func:`row_weight`.
-        strength: mu times rows over columns.
     """
 
     def __init__(
@@ -171,7 +169,6 @@ class FilteredSteps(torch.optim.Optimizer):
         sample_rate: float,
         noise_std: float,
         weight: float,
-        strength: float,
     ) -> None:
         super().__init__(model.parameters(), {"gamma": GAMMA})
         self._weight, self._bias = model.weight, model.bias
@@ -186,7 +183,7 @@ class FilteredSteps(torch.optim.Optimizer):
         self._rows, self._noise = rows, self._share * (noise_std * self._scale) ** 2
         self._sampling = (1 - sample_rate) / sample_rate  # Poisson sampling adds this share of h to the variance
         self._first = max(round(FIRST * queries), 1)
-        steps = max(min(MANY_STEPS if strength > MANY else STEPS, queries - self._first), 1)
+        steps = max(min(STEPS, queries - self._first), 1)
         self._ends = self._first + np.ceil(np.arange(1, steps + 1) * (queries - self._first) / steps)
         for parameter, width in ((self._weight, len(self._columns)), (self._bias, 1)):
             self.state[parameter] = {

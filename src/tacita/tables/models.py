@@ -63,7 +63,7 @@ def is_code(name: str) -> bool:
         >>> is_code("linear"), is_code("nets:wide")
         (False, True)
     """
-    return name not in ("auto", "linear", "additive", "mlp")
+    return name not in ("linear", "additive", "mlp")
 
 
 def check_model(name: str) -> None:

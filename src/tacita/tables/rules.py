@@ -15,7 +15,6 @@ from tacita.tables.settings import TableSettings
 HOLDOUT = defaults.HELD_OUT  # share of the rows (or persons) that is held out by coin for the score
 MOMENTUM = defaults.MOMENTUM
 ANTI_WINDUP = 10.0  # bound on the error of feedback, in clipping thresholds
-ADDITIVE_STRENGTH = 240.0  # mu times rows over columns from which auto is additive
 AVERAGE = "half"  # the mean of the last half of the iterates is published
 
 
@@ -54,7 +53,7 @@ class Training:
 
 def training(settings: TableSettings) -> Training:
     """Return the settings of the training: those that were given, and defaults for the rest."""
-    rule = {"auto": LINEAR, "linear": LINEAR, "additive": ADDITIVE}.get(settings.model, NETWORK)
+    rule = {"linear": LINEAR, "additive": ADDITIVE}.get(settings.model, NETWORK)
     words: list[str] = []
     values: dict[str, Any] = {}
     for name in ("sample_rate", "queries", "max_grad_norm", "width"):
@@ -94,30 +93,15 @@ def learning_rate(settings: TableSettings, encoder: Encoder, rows: float) -> flo
     if settings.lr is not None:
         return settings.lr
     chosen = training(settings)
-    if settings.model not in ("auto", "linear"):
+    if settings.model != "linear":
         return NETWORK_LR[encoder.task or "classification"] / chosen.max_grad_norm
+    total_mu = PurchasePlan(
+        epsilon=settings.epsilon, delta=settings.delta, relation=settings.neighboring_relation
+    ).total_mu
     return min(
         defaults.learning_rate(encoder.task or "", chosen.max_grad_norm, encoder.num_features),
-        defaults.quiet_learning_rate(total_mu(settings), rows, chosen.max_grad_norm, chosen.queries),
+        defaults.quiet_learning_rate(total_mu, rows, chosen.max_grad_norm, chosen.queries),
     )
-
-
-def total_mu(settings: TableSettings) -> float:
-    """Return the Gaussian mu of everything together."""
-    plan = PurchasePlan(epsilon=settings.epsilon, delta=settings.delta, relation=settings.neighboring_relation)
-    return plan.total_mu
-
-
-def strength(mu: float, rows: float, columns: int) -> float:
-    """Return how far a column stands above the noise: mu times rows over columns."""
-    return mu * rows / max(columns, 1)
-
-
-def prefers_additive(settings: TableSettings, strength: float) -> bool:
-    """Return whether ``model = auto`` is additive where all columns were bought; else it is linear."""
-    of_descent = (settings.lr, settings.sample_rate, settings.queries, settings.max_grad_norm, settings.feedback)
-    others = settings.balanced or settings.sweep is not None or any(given is not None for given in of_descent)
-    return settings.model == "auto" and not others and strength >= ADDITIVE_STRENGTH
 
 
 def chosen(
@@ -125,8 +109,6 @@ def chosen(
 ) -> list[str]:
     """Say for the statement what public rules chose; ``purchases`` is the purchases' share of the total mu^2."""
     words = list(training(settings).chosen)
-    if settings.model == "auto":
-        words.append(f"model = {model}")
     if model == "additive":
         words.append(f"steps = filtered: each bin of {len(encoder.pieces)} columns moves as far as it stands out")
     elif settings.lr is None:

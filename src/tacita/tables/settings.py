@@ -24,7 +24,7 @@ from tacita._near_names import did_you_mean
 if TYPE_CHECKING:
     from tacita.tables.csv_lines import FileFormat
 
-MODELS = ("auto", "linear", "additive", "mlp")
+MODELS = ("linear", "additive", "mlp")
 CONFIG = "config.toml"  # the settings of a run, in its folder
 TEXT_FORMAT = ("columns", "delimiter", "quote", "encoding", "decimal")  # settings of a file of text
 
@@ -47,7 +47,7 @@ class Hint:
 def _model(name: str, value: str) -> None:
     if value not in MODELS and ":" not in value:
         near = did_you_mean(value, MODELS)
-        raise ValueError(f"{name} must be auto, linear, additive, mlp or package.module:callable, got {value!r}.{near}")
+        raise ValueError(f"{name} must be linear, additive, mlp or package.module:callable, got {value!r}.{near}")
 
 
 def _name_of_data(name: str, value: str) -> None:
@@ -139,9 +139,9 @@ class TableSettings:
     non_private_holdout: Annotated[bool, PUBLIC] = False
     """Score held-out rows exactly, outside the guarantee; the statement says so."""
 
-    model: Annotated[str, TRAINING, _model] = "auto"
-    """linear, additive (a number for each bin of each column), mlp, or package.module:callable with
-    callable(num_features, num_outputs) -> nn.Module; auto is linear or additive, by the bought number of rows."""
+    model: Annotated[str, TRAINING, _model] = "linear"
+    """linear, additive (a number for each bought bin of each column), mlp, or package.module:callable with
+    callable(num_features, num_outputs) -> nn.Module."""
 
     width: Annotated[int | None, TRAINING, _validate.count] = None
     """Number of hidden units of the mlp."""

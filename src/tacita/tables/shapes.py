@@ -4,6 +4,7 @@ All of it is post-processing of releases. A shape is the part of the model's out
 cells that were bought (bins of numbers, values of categories, a missing cell), less its mean over the bought counts.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -11,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacita.tables.cells import NUMBER
 from tacita.tables.encoder_rules import Piece, best_bins
 from tacita.tables.encoding import Encoder
 from tacita.tables.features import ArrayPiece, BinsPiece, CategoryPiece, NumberPiece, NumberTarget
 from tacita.tables.image_features import ScatteringPiece
 from tacita.tables.preprocessing import Preprocessing
-from tacita.tables.released_counts import whole
 from tacita.tables.survey import Facts
 from tacita.tables.table import Column, NumberColumn, TextColumn
 
@@ -91,28 +92,43 @@ def _shape(name: str, parts: list[tuple[Piece, Tensor]], preprocessing: Preproce
 
 def _cells(parts: list[tuple[Piece, Tensor]], facts: Facts | None, rows: float) -> tuple[list[str], Column, np.ndarray]:
     """Return cells in words, the same as a column, and the number of rows of each, above 0."""
-    values = next((piece.values for piece, _ in parts if isinstance(piece, CategoryPiece)), None)
-    absent = max(facts.missing, 0.0) if facts is not None else 0.0
-    if values is not None:
+    pieces = [piece for piece, _ in parts]
+    values = next((piece.values for piece in pieces if isinstance(piece, CategoryPiece)), ())
+    number = next((piece for piece in pieces if isinstance(piece, NumberPiece | BinsPiece)), None)
+    if number is None:
         counts = dict(facts.values) if facts is not None else {}
         known = [max(counts.get(value, 1.0), 1.0) for value in values]
         others = max(rows - sum(known), 1.0) if facts is not None else 1.0
         return [*values, OTHER], TextColumn.of([*values, ""], "string"), np.array([*known, others])
-    (piece,) = (piece for piece, _ in parts if isinstance(piece, NumberPiece | BinsPiece))
     if facts is None:
-        assert isinstance(piece, NumberPiece)
-        points, known = np.linspace(piece.lower, piece.upper, EVEN), [1.0] * EVEN
-        cells = [f"{point:.4g}" for point in points]
-    else:
-        bins = best_bins(facts)
-        points, known = np.array([(bin.lower + bin.upper) / 2 for bin in bins]), [bin.count for bin in bins]
-        cells = [_bin_in_words(bin.lower, bin.upper) for bin in bins]
-    column = NumberColumn(np.array([*points, np.nan]))
-    return [*cells, MISSING], column, np.maximum([*known, absent], 1e-9)
+        assert isinstance(number, NumberPiece)
+        points = np.linspace(number.lower, number.upper, EVEN)
+        return [f"{point:.4g}" for point in points], NumberColumn(points), np.ones(EVEN)
+    found = _bins_and_values(facts, values)
+    if facts.missing >= 1:
+        found.append((MISSING, math.nan, facts.missing))
+    names, points, known = zip(*found, strict=True)
+    if not values:
+        return list(names), NumberColumn(np.array(points)), np.array(known)
+    texts = [name if name in values else "" if math.isnan(x) else repr(x) for name, x, _ in found]
+    return list(names), TextColumn.of(texts, "string"), np.array(known)
 
 
-def _bin_in_words(lower: float, upper: float) -> str:
-    return f"{whole(lower):.4g}" if lower == upper else f"{lower:.4g} to {upper:.4g}"
+def _bins_and_values(facts: Facts, values: Sequence[str]) -> list[tuple[str, float, float]]:
+    """Return (words, number, rows) of the bins of a number, and of values that have features of their own."""
+    counts, (numbers, kinds) = dict(facts.values), TextColumn.of(values, "string").numbers(())
+    own = [
+        (value, float(x), max(counts.get(value, 0.0), 1.0))
+        for value, x, kind in zip(values, numbers, kinds, strict=True)
+        if kind == NUMBER
+    ]
+    found = list(own)
+    for bin in best_bins(facts):
+        inside = sum(rows for _, x, rows in own if bin.lower <= x < bin.upper or x == bin.lower)
+        if bin.count - inside >= 1:
+            words = f"{bin.lower:.4g}" if bin.lower == bin.upper else f"{bin.lower:.4g} to {bin.upper:.4g}"
+            found.append((words, (bin.lower + bin.upper) / 2, bin.count - inside))
+    return sorted(found, key=lambda one: one[1]) or [("any", 0.0, 1.0)]
 
 
 def mean_shift(preprocessing: Preprocessing, weights: Mapping[str, Tensor]) -> float:

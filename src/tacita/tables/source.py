@@ -155,14 +155,9 @@ def open_source(settings: TableSettings, schema: Schema) -> TableSource:
     return TableSource(table, schema, names, to_buy)
 
 
-def all_bought(source: TableSource) -> bool:
-    """Return whether bins are bought of every column that may become features."""
-    return set(source.names) <= set(source.to_buy)
-
-
 def check_additive(settings: TableSettings, source: TableSource) -> None:
     """Refuse an additive model of columns of which no bins are bought."""
-    if settings.model == "additive" and not all_bought(source):
+    if settings.model == "additive" and not set(source.names) <= set(source.to_buy):
         raise ValueError(
             "model = additive needs bought bins of every column: leave columns out of the schema (or drop them), or "
             "choose linear."

@@ -245,8 +245,7 @@ class _CandidateRunner:
 
 def _with_model(preprocessing: Preprocessing, task: TableTask) -> Preprocessing:
     """Return the purchased preprocessing with the model of one candidate."""
-    name = "linear" if task.settings.model == "auto" else task.settings.model
-    spec = ModelSpec.of(name, task.plan.training.width, preprocessing.encoder)
+    spec = ModelSpec.of(task.settings.model, task.plan.training.width, preprocessing.encoder)
     return msgspec.structs.replace(preprocessing, model=spec)
 
 

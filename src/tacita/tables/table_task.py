@@ -42,7 +42,7 @@ from tacita.tables.run_list import recorded
 from tacita.tables.score import largest_error
 from tacita.tables.settings import CONFIG, TableSettings, bound_settings
 from tacita.tables.shapes import mean_shift
-from tacita.tables.source import TableSource, all_bought, private_rows
+from tacita.tables.source import TableSource, private_rows
 from tacita.tables.survey import Survey
 from tacita.tables.table import Table
 from tacita.tables.table_oracle import make_table_oracle
@@ -156,22 +156,16 @@ class TableTask:
         return preprocessing
 
     def _model(self, found: Survey | None) -> tuple[str, Encoder]:
-        """Return the kind of model and its encoder, by settings and purchases: the session is the same for auto's."""
-        source, settings, mu = self.source, self.settings, self.mu
-        if found is not None and settings.model in ("auto", "additive") and all_bought(source):
+        """Return the kind of model, and its encoder. Without two classes, an additive model is a linear constant."""
+        source, name = self.source, self.settings.model
+        if name == "additive":
+            assert found is not None
             encoder = make_additive_encoder(source.schema, found, columns=source.names)
-            strength = rules.strength(mu, public_rows(source.schema, found), len(encoder.pieces))
-            wanted = settings.model == "additive" or (rules.prefers_additive(settings, strength) and not found.lean)
-            if wanted and encoder.task is not None and (encoder.task == "regression" or len(encoder.classes) > 1):
-                return "additive", encoder
-        model = "linear" if settings.model in ("auto", "additive") else settings.model
-        return model, make_encoder(source.schema, found, columns=source.names, total_mu=mu)
-
-    @property
-    def mu(self) -> float:
-        """The Gaussian mu of the whole budget, by row."""
-        purchases = self.plan.purchases
-        return purchases.total_mu / purchases.max_rows_per_unit
+            if encoder.task == "regression" or len(encoder.classes) > 1:
+                return name, encoder
+            name = "linear"
+        by_row = self.plan.purchases.total_mu / self.plan.purchases.max_rows_per_unit
+        return name, make_encoder(source.schema, found, columns=source.names, total_mu=by_row)
 
     def encoded(self, rows: CappedRows, preprocessing: Preprocessing) -> EncodedRows:
         """Turn all rows into features and targets, in files, and hold some of them out by coin."""
@@ -257,7 +251,6 @@ class TableTask:
                 sample_rate=training.sample_rate,
                 noise_std=max(oracle.noise_std.values()) / oracle.divisor,
                 weight=row_weight(encoder, training.max_grad_norm),
-                strength=rules.strength(self.mu, rows, len(encoder.pieces)),
             )
         else:
             lr = rules.learning_rate(settings, encoder, rows)
