@@ -186,10 +186,11 @@ class FilteredSteps(torch.optim.Optimizer):
         steps = max(min(STEPS, queries - self._first), 1)
         self._ends = self._first + np.ceil(np.arange(1, steps + 1) * (queries - self._first) / steps)
         for parameter, width in ((self._weight, len(self._columns)), (self._bias, 1)):
+            # An optimizer that is loaded has state of its parameters' dtype, so that it has no other here.
             self.state[parameter] = {
-                "sum": torch.zeros_like(parameter, dtype=torch.float64),
-                "made": torch.zeros(2, dtype=torch.int64),  # queries in the sum, and all of them
-                "sigma": torch.zeros(width, dtype=torch.float64),
+                "sum": torch.zeros_like(parameter),
+                "made": torch.zeros(2),  # queries in the sum, and all of them
+                "sigma": torch.zeros(width),
             }
 
     @torch.no_grad()
@@ -198,10 +199,10 @@ class FilteredSteps(torch.optim.Optimizer):
         for parameter in (self._weight, self._bias):
             state, gradient = self.state[parameter], parameter.grad
             assert gradient is not None
-            state["sum"] += gradient.double()
+            state["sum"] += gradient
             state["made"] += 1
             parameter.mul_(1.0)  # for the oracle, which asks that each release is taken in
-        together, made = self.state[self._weight]["made"].tolist()
+        together, made = map(int, self.state[self._weight]["made"].tolist())
         if made == self._first or made in self._ends:
             self._move(together, choose=made == self._first)
 
@@ -225,7 +226,7 @@ class FilteredSteps(torch.optim.Optimizer):
     def _mean_residuals(self, parameter: Tensor, together: int) -> np.ndarray:
         """Return the sums of residuals that the averaged queries show, with classes centred, and begin anew."""
         state = self.state[parameter]
-        found = state["sum"].numpy() * (self._scale / together)
+        found = state["sum"].double().numpy() * (self._scale / together)
         found = found - found.mean(0) * (len(found) > 1)
         state["sum"].zero_()
         state["made"][0] = 0
