@@ -2,6 +2,7 @@
 
 from . import (
     accounting as accounting,
+    adaptive_clipping as adaptive_clipping,
     cli as cli,
     clipped_sgd as clipped_sgd,
     clipping as clipping,
@@ -32,6 +33,7 @@ from . import (
     user_records as user_records,
 )
 from .accounting import Part
+from .adaptive_clipping import AdaptiveClippedSum
 from .clipping import AutomaticClipper, FlatClipper, PerLayerClipper
 from .convex import ShuffleMeanOracle1, ShuffleMeanOracle2
 from .correlated import CorrelatedGaussian
@@ -82,6 +84,7 @@ from .user_records import UserRecords
 __version__: str
 
 __all__ = [
+    "AdaptiveClippedSum",
     "AutomaticClipper",
     "BoundedFeedback",
     "BudgetExceededError",

@@ -254,3 +254,10 @@ def test_the_statement_says_what_it_rests_on():
     assert "at least 20 of 40 users" in " ".join(event.assumptions)
     assert "before they are shuffled" in " ".join(event.assumptions)
     assert "20 of them honest" in event.describe()
+
+
+def test_so_little_noise_that_hardly_a_loss_is_finite_is_no_guarantee():
+    """The finite losses are below 1e-12, and what their grid may add is not: their circle would have 2^37 points."""
+    event = shuffled(sampling=acc.FullBatchLaw(), users=2, coordinates=4, noise_bits=2, failure_probability=6.25e-7)
+    with pytest.raises(ArithmeticError, match="no accountant gives"):
+        epsilon([Spend(event, 2)], 1e-2)

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import tacita
+from tacita.adaptive_clipping import FARTHEST
 from tacita.federated import FederatedAveraging, QuadraticClients, QuantileAveraging, TrustedServer
-from tacita.federated.quantile_averaging import FARTHEST, THRESHOLD, UNCLIPPED
+from tacita.federated.quantile_averaging import THRESHOLD, UNCLIPPED
 from tests.federated.runs import ledger, logistic, simulation
 
 QUANTILE = QuantileAveraging(

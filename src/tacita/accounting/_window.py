@@ -73,7 +73,8 @@ class Window:
         if math.isfinite(aim.above):
             margin += SPARE * aim.above
             highest = max(0.0, aim.epsilon) + aim.above + margin
-        size = max(256, 2 ** math.ceil(math.log2((self.width + margin) / least + 4)))
+        # Of a narrow total the margin may be most, and more than a circle has room for.
+        size = max(256, 2 ** math.ceil(math.log2(min((self.width + margin) / least + 4, 4 * self.most_points))))
         total = composed(laws, aim.theta, self.start - 2 * least, size, aim.beyond, highest=highest)
         known = zip(intervals, self._asked, apart, strict=True)
         return total, fine and all(rare is not None or interval <= asked for interval, asked, rare in known)

@@ -8,7 +8,7 @@ Proofs: docs/derivations/correlated-noise.md.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -28,6 +28,7 @@ from tacita.errors import UnsupportedEventError
 
 PLANNED_DELTA = 1e-5  # the number of classes is chosen for this delta; every number of classes is valid at every delta
 RISEN, NEAR = 1.3, 1.03  # an estimate of epsilon that ends the search; one that may be the least, over the least
+AN_OCTAVE = 16  # of ratios has so many for which the number of classes is chosen
 ROUNDED_UP = 1e-9
 
 
@@ -85,7 +86,6 @@ class CorrelatedEvent(OuterEvent):
         return known if secret is None else replace(known, mu=None, delta=None, pairs=lambda: secret)
 
 
-@lru_cache(maxsize=256)
 def secret_groups(
     bands: int, power: float, queries: int, separation: int, most_draws: int, *, groups: int, ratio: float
 ) -> tuple[Part, ...] | None:
@@ -99,21 +99,44 @@ def secret_groups(
         ratio: Largest contribution of a record, over the noise.
     """
     overlaps = overlaps_of(bands, power, queries, separation, most_draws)
-    tried: list[tuple[float, tuple[Part, ...]]] = []  # with about their epsilons
-    best = math.inf
-    for classes in classes_of(overlaps, groups):
+    rounded = 2 ** (round(math.log2(ratio) * AN_OCTAVE) / AN_OCTAVE)  # so that a calibration seldom chooses anew
+    classes = _least_classes(bands, power, queries, separation, most_draws, groups=groups, ratio=rounded)
+    return None if classes is None else parts_of_classes(classes, overlaps, groups, queries, ratio)
+
+
+@lru_cache(maxsize=256)
+def _least_classes(
+    bands: int, power: float, queries: int, separation: int, most_draws: int, *, groups: int, ratio: float
+) -> int | None:
+    """Return the number of classes with the least epsilon; ``None`` if losses are too large with any."""
+    overlaps = overlaps_of(bands, power, queries, separation, most_draws)
+    tried = estimates(classes_of(overlaps, groups), overlaps, groups=groups, queries=queries, ratio=ratio)
+    best = min((about for _, about, _ in tried), default=math.inf)
+    near = {classes: parts for classes, about, parts in tried if about <= NEAR * best}
+    if len(near) < 2:
+        return next(iter(near), None)
+    return min(near, key=lambda classes: epsilon_of(near[classes], PLANNED_DELTA).value)
+
+
+def estimates(
+    numbers: Iterable[int],
+    overlaps: np.ndarray,
+    *,
+    groups: int,
+    queries: int,
+    ratio: float,
+    delta: float = PLANNED_DELTA,
+) -> list[tuple[int, float, tuple[Part, ...]]]:
+    """Return ``numbers`` of classes, with about their epsilon at ``delta`` and their pairs, until epsilon has risen."""
+    tried: list[tuple[int, float, tuple[Part, ...]]] = []
+    for classes in numbers:
         parts = parts_of_classes(classes, overlaps, groups, queries, ratio)
         if parts is None:
             continue
-        about = expected_epsilon(parts, PLANNED_DELTA, swapped=False)
-        tried.append((about, parts))
-        best = min(best, about)
-        if about > RISEN * best:  # from here on, smaller classes hide less than they no longer overlap
-            break
-    near = [parts for about, parts in tried if about <= NEAR * best]
-    if len(near) < 2:
-        return near[0] if near else None
-    return min(near, key=lambda parts: epsilon_of(parts, PLANNED_DELTA).value)
+        tried.append((classes, expected_epsilon(parts, delta, swapped=False), parts))
+        if tried[-1][1] > RISEN * min(about for _, about, _ in tried):
+            break  # from here on, smaller classes hide less than they no longer overlap
+    return tried
 
 
 @lru_cache(maxsize=64)

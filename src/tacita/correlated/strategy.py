@@ -86,12 +86,23 @@ def errors(coefficients: np.ndarray, response: np.ndarray) -> tuple[float, float
     return math.sqrt(squares.cumsum().mean()), math.sqrt(squares.sum())
 
 
+def left_error(coefficients: np.ndarray, queries: int) -> float:
+    """Return what the noise of ``queries`` queries leaves in the last iterate of gradient descent, over s.
+
+    It is a geometric mean over losses that are flat to steep: the curvature times the learning rate is 0, 1/T, 10/T and
+    100/T (at most 1/2).
+    """
+    curvatures = (0.0, 1 / queries, 10 / queries, min(0.5, 100 / queries))
+    each = [errors(coefficients, (1 - curvature) ** np.arange(queries))[1] for curvature in curvatures]
+    return math.exp(sum(map(math.log, each)) / len(each))
+
+
 def recommended_power(queries: int, separation: int, bands: int = 2) -> float:
     """Return the power with the least error at equal privacy, on average over losses that are flat to steep.
 
-    The error is that of the last iterate of gradient descent, without amplification, and the curvature times the
-    learning rate is 0, 1/T, 10/T and 100/T (at most 1/2). The power that is best for plain sums is larger, and can be
-    worse than independent noise where the loss is steep.
+    The error is that of the last iterate of gradient descent (:func:`left_error`), without amplification: for records
+    that drew their groups in secret :func:`recommended_noise` does better. The power that is best for plain sums is
+    larger, and can be worse than independent noise where the loss is steep.
 
     Args:
         queries: Planned queries T.
@@ -105,12 +116,9 @@ def recommended_power(queries: int, separation: int, bands: int = 2) -> float:
     _validate.count("queries", queries)
     _validate.count("separation", separation)
     _validate.count("bands", bands, at_least=2)
-    curvatures = (0.0, 1 / queries, 10 / queries, min(0.5, 100 / queries))
-    responses = [(1 - curvature) ** np.arange(queries) for curvature in curvatures]
 
     def cost(power: float) -> float:
         moved = sensitivity(column(bands, power, queries), separation, -(-queries // separation))
-        last = [errors(coefficients(bands, power), response)[1] for response in responses]
-        return len(last) * math.log(moved) + sum(map(math.log, last))
+        return moved * left_error(coefficients(bands, power), queries)
 
     return min(POWERS, key=cost)

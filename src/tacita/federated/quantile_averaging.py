@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from tacita import _validate
+from tacita.adaptive_clipping import followed
 from tacita.clipping import FlatClipper
 from tacita.estimators import Estimator
 from tacita.federated.algorithms import FederatedAlgorithm, Gradient, ServerState, Tensors
@@ -25,7 +26,6 @@ from tacita.gradients.engine import Shapes
 from tacita.gradients.weighted_sums import group_norms
 
 THRESHOLD, UNCLIPPED = "the clipping threshold", "the share of unclipped updates"  # no parameter has such a name
-FARTHEST = 1e6  # the threshold stays within this factor of the first one
 BALL = FlatClipper(max_grad_norm=1.0)
 
 
@@ -104,10 +104,9 @@ class QuantileAveraging(FederatedAlgorithm):
         model, threshold = _apart(server.params)
         update = {name: threshold * mean[name] for name in model}
         params, memory = stepped(model, update, self.lr, self.adam, server.memory)
-        below = (mean[UNCLIPPED].squeeze() / self.unit + 0.5).clamp(0.0, 1.0)
-        moved = threshold * torch.exp(-self.threshold_lr * (below - self.quantile))
-        kept = moved.clamp(self.threshold / FARTHEST, self.threshold * FARTHEST)
-        return ServerState(params, {}, {**memory, THRESHOLD: {"C": kept}})
+        below = mean[UNCLIPPED].squeeze() / self.unit + 0.5
+        following = followed(threshold, below, quantile=self.quantile, lr=self.threshold_lr, first=self.threshold)
+        return ServerState(params, {}, {**memory, THRESHOLD: {"C": following}})
 
     def divisor(self, num_clients: int, expected_clients: float) -> float:
         return expected_clients

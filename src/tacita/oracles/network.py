@@ -36,7 +36,8 @@ class ClippedGradientOracle(GradientOracle):
             :class:`Records`.
         ledger: Pays for the queries; sets the neighboring relation and the privacy unit.
         sampler: Draws the records of a query.
-        clipper: Bounds each sample's gradient.
+        clipper: Bounds each sample's gradient; or an estimator that does so, such as
+            :class:`~tacita.AdaptiveClippedSum`.
         mechanism: ``GaussianMechanism`` or ``CalibratedGaussian``; ``RoundedGaussian`` or ``DiscreteGaussian`` against
             attacks on floating point, with sums on a grid: :class:`~tacita.CappedSum`, or :class:`~tacita.GridSum` with
             ``method="loop"``.
@@ -76,7 +77,7 @@ class ClippedGradientOracle(GradientOracle):
         *,
         ledger: Ledger | None,
         sampler: Sampler,
-        clipper: Clipper,
+        clipper: Clipper | Estimator,
         mechanism: Mechanism | CalibratedGaussian,
         planned_queries: int,
         collate_fn: Callable[[list], Any] | None = None,
@@ -100,8 +101,10 @@ class ClippedGradientOracle(GradientOracle):
         self._build(SessionPlan(data, estimator, sampler, payment, planned_queries), mechanism)
 
 
-def _clipped(clipper: Clipper, mechanism: Mechanism | CalibratedGaussian, method: str) -> Estimator:
+def _clipped(clipper: Clipper | Estimator, mechanism: Mechanism | CalibratedGaussian, method: str) -> Estimator:
     """Return the clipped sum that fits the noise: the mechanism's own if it has one."""
+    if isinstance(clipper, Estimator):
+        return clipper
     form = mechanism.form if isinstance(mechanism, CalibratedGaussian) else mechanism
     own = form.clipped_sum(clipper, method) if isinstance(mechanism, Mechanism | CalibratedGaussian) else None
     return ClippedSum(clipper) if own is None else own

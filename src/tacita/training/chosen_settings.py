@@ -9,8 +9,12 @@ from torch import Tensor, nn
 from tacita import _validate
 from tacita.accounting import NeighboringRelation
 from tacita.accounting.relations import check_relation
+from tacita.adaptive_clipping import AdaptiveClippedSum
 from tacita.clipping import FlatClipper
 from tacita.clipping.clipper import Clipper
+from tacita.correlated import Noise, Strategy, choose_strategy
+from tacita.estimators import Estimator
+from tacita.hardened import form_of
 from tacita.ledger import Ledger, Share
 from tacita.methods import ExponentialAverage, RandomIterate, SuffixAverage
 from tacita.oracles import GradientOracle, trainable
@@ -97,6 +101,27 @@ def chosen_sampler(
     return PoissonSampler(expected_batch_size=batch, num_records=num_records)
 
 
+def chosen_strategy(
+    noise: Noise,
+    poisson: PoissonSampler,
+    epochs: float,
+    hardened: bool | str,
+    *,
+    relation: NeighboringRelation,
+    epsilon: float,
+    delta: float,
+    chosen: ChosenSettings,
+) -> Strategy:
+    """Return the batches and the noise: Poisson sampling and independent noise, or what ``noise`` asks for."""
+    if noise == "independent":
+        return Strategy(words=noise, sampler=poisson, form=form_of(hardened), queries=poisson.queries_for(epochs))
+    strategy, words = choose_strategy(
+        noise, poisson, lambda sampler: sampler.queries_for(epochs), relation=relation, epsilon=epsilon, delta=delta
+    )
+    chosen.words.append(words)
+    return strategy
+
+
 def chosen_rows_per_query(rows_per_query: int | None, target_epsilon: float, chosen: ChosenSettings) -> int:
     """Return how many rows a query reads of a user, and say how they are drawn."""
     rows = chosen.filled("rows_per_query", rows_per_query, 1 if target_epsilon > FEW_ROWS_ABOVE else 4)
@@ -104,8 +129,14 @@ def chosen_rows_per_query(rows_per_query: int | None, target_epsilon: float, cho
     return rows
 
 
-def chosen_clipper(clipper: Clipper | None, max_grad_norm: float | None, chosen: ChosenSettings) -> Clipper:
-    """Return the clipper, or flat clipping at the threshold that was given or chosen."""
+def chosen_clipper(
+    clipper: Clipper | None, max_grad_norm: float | Literal["adaptive"] | None, divisor: float, chosen: ChosenSettings
+) -> Clipper | Estimator:
+    """Return the clipper, or flat clipping at the threshold that was given or chosen, or at one that adapts."""
+    if clipper is None and max_grad_norm == "adaptive":
+        adaptive = AdaptiveClippedSum(divisor=divisor)
+        chosen.words.append(adaptive.in_words)
+        return adaptive
     if clipper is None:
         return FlatClipper(max_grad_norm=chosen.filled("max_grad_norm", max_grad_norm, 1.0))
     if max_grad_norm is not None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
@@ -18,11 +18,11 @@ from torch.optim.lr_scheduler import LRScheduler
 from tacita import _validate
 from tacita.accounting import NeighboringRelation
 from tacita.clipping.clipper import Clipper
+from tacita.correlated import Noise
 from tacita.error_feedback import ErrorFeedbackOracle, Feedback, as_feedback
 from tacita.gradients import SeveralViews, mean_over_views
 from tacita.gradients.functional import LossFn
 from tacita.gradients.processes import Processes, processes_of, refuse_sharded
-from tacita.hardened import form_of
 from tacita.ledger import Ledger, Session, Share
 from tacita.ledger.sections import check_about
 from tacita.ledger.session import BLOCK
@@ -44,6 +44,7 @@ from tacita.training.chosen_settings import (
     chosen_optimizer,
     chosen_rows_per_query,
     chosen_sampler,
+    chosen_strategy,
     relation_and_unit,
     stated_delta,
 )
@@ -68,9 +69,10 @@ def fit(
     epochs: float,
     num_records: int | None = None,
     expected_batch_size: float | None = None,
-    max_grad_norm: float | None = None,
+    max_grad_norm: float | Literal["adaptive"] | None = None,
     clipper: Clipper | None = None,
     feedback: Feedback | None = None,
+    noise: Noise = "independent",
     optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None = None,
     scheduler: Callable[[torch.optim.Optimizer, int], LRScheduler] | None = None,
     average: Average = "last",
@@ -114,10 +116,15 @@ def fit(
         num_records: Public number of records. Under add_or_remove_one it must be given: the true number is protected,
             and a declared guess sets the rate and the divisor. Under the other relations it is the data's.
         expected_batch_size: ``None`` lets tacita choose ``max(min(n, 256), n / 50)``, n the number of records.
-        max_grad_norm: Flat clipping threshold. ``None`` lets tacita choose 1.
+        max_grad_norm: Flat clipping threshold. ``None`` lets tacita choose 1. ``"adaptive"``: it follows the gradients
+            (:class:`~tacita.AdaptiveClippedSum`), at no cost in noise; for losses whose scale is not known beforehand.
         clipper: Any clipper, in place of ``max_grad_norm``.
         feedback: Error feedback, which remembers what clipping removes and gives it back later, as in
             :class:`~tacita.ErrorFeedbackOracle`. It costs noise, and seldom pays (docs/error-feedback.md).
+        noise: ``"independent"`` from query to query; or ``"correlated"``, of which later queries take back a part
+            (:class:`~tacita.CorrelatedGaussian`), with cyclic batches by secret coin; or ``"auto"``, the one with the
+            least predicted error at this epsilon, which may also take independent noise with batches by secret coin.
+            Public settings alone decide; the statement gives the choice and the predicted errors.
         optimizer: ``params -> torch.optim.Optimizer``. ``None`` lets tacita choose Adam with lr 2e-3.
         scheduler: ``(optimizer, steps) -> LRScheduler``, which moves on after each of the planned ``steps``. A
             ``ReduceLROnPlateau`` moves on with each loss on ``public_data``.
@@ -186,9 +193,14 @@ def fit(
         True
     """
     check_optimizer(optimizer)
-    _check_variants(average, feedback, hardened, early_stop)
+    _check_variants(average, noise, feedback, hardened, early_stop)
     check_about({} if about is None else about)
     relation, unit = relation_and_unit(ledger, share, folder, neighboring_relation, privacy_unit)
+    if max_grad_norm == "adaptive" and (feedback is not None or hardened or noise != "independent"):
+        raise ValueError(
+            "max_grad_norm='adaptive' must go without feedback and hardened, whose bounds need a fixed one, and with "
+            "noise='independent': noise of another threshold could not be taken back."
+        )
     if units is None and rows_per_query is not None:
         raise ValueError("rows_per_query needs units, the user of each row: without them a record is a row.")
     if units is not None and (views > 1 or augment is not None or isinstance(dataset, Records)):
@@ -207,16 +219,18 @@ def fit(
         rows = chosen_rows_per_query(rows_per_query, target_epsilon, chosen)
         data = _users(loss_fn, dataset, collate_fn, units, rows)
     sampler = chosen_sampler(num_records, data["dataset"], relation, expected_batch_size, target_delta, chosen=chosen)
+    target: dict[str, Any] = {"relation": relation, "epsilon": target_epsilon, "delta": target_delta}
+    strategy = chosen_strategy(noise, sampler, epochs, hardened, **target, chosen=chosen)
     refuse_sharded(model, "fit")
     ranks = processes_of(process_group, model)
     oracle_of = partial(
         ClippedGradientOracle if feedback is None else partial(ErrorFeedbackOracle, feedback=feedback),
         model,
         **data,
-        sampler=sampler,
-        clipper=chosen_clipper(clipper, max_grad_norm, chosen),
-        mechanism=CalibratedGaussian(target_epsilon=target_epsilon, target_delta=target_delta, form=form_of(hardened)),
-        planned_queries=sampler.queries_for(epochs),
+        sampler=strategy.sampler,
+        clipper=chosen_clipper(clipper, max_grad_norm, strategy.sampler.expected_batch_size, chosen),
+        mechanism=CalibratedGaussian(target_epsilon=target_epsilon, target_delta=target_delta, form=strategy.form),
+        planned_queries=strategy.queries,
         num_workers=num_workers,
         method=method,
         max_physical_batch_size=max_physical_batch_size,
@@ -239,10 +253,15 @@ def fit(
 
 
 def _check_variants(
-    average: Any, feedback: Feedback | None, hardened: bool | str, early_stop: EarlyStop | None
+    average: Any, noise: str, feedback: Feedback | None, hardened: bool | str, early_stop: EarlyStop | None
 ) -> None:
     """Refuse values that do not exist or do not go together, before a folder is made."""
     check_average(average)
+    if noise not in get_args(Noise):
+        raise ValueError(f"noise must be one of {', '.join(get_args(Noise))}, got {noise!r}.")
+    if noise != "independent" and (hardened or feedback is not None):
+        other = "hardened" if hardened else "feedback"
+        raise ValueError(f"noise={noise!r} must go without {other}: no guarantee is proved for both. Leave out one.")
     if feedback is not None and as_feedback(feedback) and hardened:
         raise ValueError("feedback must go without hardened: the error of clipping is not on a grid. Leave out one.")
     if early_stop is not None and average == "random":
