@@ -238,6 +238,7 @@ def test_the_ledger_is_that_of_any_other_model_with_these_settings(asked):
     ("change", "message"),
     [
         ({"lr": 0.1}, "lr must go without model = additive"),
+        ({"noise": "correlated"}, "noise must go without model = additive"),
         ({"balanced": True}, "balanced must go without model = additive"),
         ({"feedback": "bounded"}, "feedback must go without model = additive"),
         ({"sweep": "[grid]\nlr = [0.1]"}, "sweep must go without model = additive"),

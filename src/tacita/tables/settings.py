@@ -244,8 +244,8 @@ class TableSettings:
         if self.balanced and self.task == "regression":
             raise ValueError("balanced belongs to a classification: leave it out, or task = regression.")
         if self.model == "additive":
-            for name in ("lr", "feedback", "balanced", "sweep"):
-                if getattr(self, name) not in (None, False):
+            for name in ("lr", "feedback", "noise", "balanced", "sweep"):
+                if getattr(self, name) not in (None, False, "independent"):
                     raise ValueError(f"{name} must go without model = additive: leave it out, or choose linear.")
         if self.width is not None and self.model != "mlp":
             raise ValueError(f"width belongs to model = mlp, got it with {self.model!r}.")
