@@ -47,6 +47,7 @@ def plan_in_words(settings: TableSettings) -> str:
         *(f"  {_cost(one, plan)}" for one in ledger.sessions),
         *(["  hardened: all noise is drawn as whole steps of a grid"] if plan.form.on_grid else []),
         *what_survives(plan),
+        *([plan.noise_in_words] if plan.noise_in_words else []),
         f"training: {settings.model}; " + ", ".join(rules.training(settings).chosen or ("all settings given",)),
         "dry run: nothing was spent, nothing was written",
     ]

@@ -10,12 +10,13 @@ from typing import Any
 
 from tacita.accounting import Event, HardenedEvent, Part, Spend, calibrate, hardening
 from tacita.clipping import FlatClipper
+from tacita.correlated import CorrelatedGaussian, Noise, choose_strategy
 from tacita.error_feedback import Feedback
 from tacita.estimators import ClippedSum, Estimator
 from tacita.hardened import GridSum, form_of
 from tacita.ledger import Ledger, Session
-from tacita.mechanisms import GaussianMechanism, Mechanism
-from tacita.sampling import PoissonSampler, Sampler, UnitPoissonSampler
+from tacita.mechanisms import CalibratedGaussian, GaussianMechanism, Mechanism
+from tacita.sampling import CyclicSampler, PoissonSampler, Sampler, ShuffledEpochsSampler, UnitPoissonSampler
 from tacita.tables import rules
 from tacita.tables.budget import SCORE_SHARES, PurchasePlan
 from tacita.tables.refinement import refined_columns
@@ -43,7 +44,10 @@ class TablePlan:
         may_regress: Whether the target may turn out to be a number whose bounds are bought.
         buys_score: Whether a score is bought.
         holds_out: Whether rows are held out by coin.
-        form: The class of the training's noise. If it is hardened, so is the noise of purchases and score.
+        form: The training's noise. If it is hardened, so is the noise of purchases and score.
+        batches: Number of cyclic batches; or of batches by secret coin in each epoch, if the noise is independent;
+            ``None`` for Poisson sampling.
+        noise_in_words: The choice of noise and batches, for the statement; empty if there was none.
         feedback: The error feedback of the training; ``None`` without it.
     """
 
@@ -55,8 +59,10 @@ class TablePlan:
     may_regress: bool
     buys_score: bool
     holds_out: bool
-    form: type[Mechanism] = GaussianMechanism
+    form: type[Mechanism] | CorrelatedGaussian = GaussianMechanism
     feedback: Feedback | None = None
+    batches: int | None = None
+    noise_in_words: str = ""
 
     @classmethod
     def of(cls, settings: TableSettings, source: TableSource) -> "TablePlan":
@@ -64,7 +70,7 @@ class TablePlan:
         schema, target = source.schema, source.schema.target
         assert target is not None
         buys_target = not target.complete
-        return cls(
+        plan = cls(
             purchases=PurchasePlan(
                 epsilon=settings.epsilon,
                 delta=settings.delta,
@@ -81,9 +87,31 @@ class TablePlan:
             form=form_of(settings.hardened),
             feedback=rules.feedback(settings),
         )
+        return plan if settings.noise in (None, "independent") else plan._with_noise(settings.noise)
+
+    def _with_noise(self, noise: Noise) -> "TablePlan":
+        """Return the plan with the batches and the noise that ``noise`` asks for, beside all that is bought."""
+        bought = self.purchases
+        poisson = self.sampler(1)
+        assert isinstance(poisson, PoissonSampler)
+        strategy, words = choose_strategy(
+            noise,
+            poisson,
+            lambda sampler: self.training.queries,
+            relation=bought.relation,
+            epsilon=bought.epsilon,
+            delta=bought.delta,
+            alongside=[Spend(event, 1) for event in self._purchase_events()],
+        )
+        batches = None if isinstance(strategy.sampler, PoissonSampler) else strategy.sampler.queries_per_epoch
+        return replace(self, form=strategy.form, batches=batches, noise_in_words=words)
 
     def sampler(self, num_records: int) -> Sampler:
-        """Return the Poisson sampler of rows; if a person may have several rows, with the cap that its event needs."""
+        """Return the sampler of rows; if a person may have several rows, with the cap that its event needs."""
+        if self.batches is not None and isinstance(self.form, CorrelatedGaussian):
+            return CyclicSampler(batches_per_cycle=self.batches, num_records=num_records, assignment="coin")
+        if self.batches is not None:
+            return ShuffledEpochsSampler(batches_per_epoch=self.batches, num_records=num_records, assignment="coin")
         cap = self.purchases.max_rows_per_unit
         if cap > 1:
             return UnitPoissonSampler(
@@ -103,8 +131,14 @@ class TablePlan:
 
         With a flat clipper that does not depend on the shapes of the model, which follow from what is bought.
         """
-        mechanism = self.form(noise_multiplier=noise_multiplier)
+        mechanism = self.calibrated.at(noise_multiplier)
         return self.estimator().session_event(mechanism, self.sampler(1), self.purchases.relation, {})
+
+    @property
+    def calibrated(self) -> CalibratedGaussian:
+        """The training's noise, which is calibrated to the target."""
+        target = self.purchases
+        return CalibratedGaussian(target_epsilon=target.epsilon, target_delta=target.delta, form=self.form)
 
     def estimator(self) -> Estimator:
         """Return the estimator of the training; its event does not depend on the divisor, which is bought."""
@@ -120,12 +154,15 @@ class TablePlan:
     @property
     def purchases_share(self) -> float:
         """The share of the total mu^2 that the purchases get."""
-        events = [*((self.purchases.rows_event(),) if self.buys_rows else ())]
+        return sum(self.share(event) for event in self._purchase_events())
+
+    def _purchase_events(self) -> list[Event]:
+        events: list[Event] = [*((self.purchases.rows_event(),) if self.buys_rows else ())]
         if self.columns_to_buy or self.buys_target:
             events.append(self.purchases.survey_event(self.columns_to_buy, target=self.buys_target))
         if self.refined:
             events.append(self.purchases.refinement_event(self.refined))
-        return sum(self.share(event) for event in events)
+        return events
 
     def share(self, event: Event) -> float:
         """Return the share of the total mu^2 that one query of a purchase spends."""

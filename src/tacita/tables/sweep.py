@@ -231,7 +231,7 @@ class _CandidateRunner:
             randomness=randomness,
             progress=False,
             say=lambda words: None,
-            mechanism=selecting.plans[point].form(noise_multiplier=self.noise_multiplier),
+            mechanism=selecting.plans[point].calibrated.at(self.noise_multiplier),
         )
         score_noise = selecting.score_noise_multiplier(self.noise_multiplier)
         sessions = task.plan.register_run(task.ledger, self.noise_multiplier, score_noise, task.public_settings)

@@ -143,7 +143,7 @@ def _chosen(settings: TableSettings, source: TableSource, plan: TablePlan, prepr
     words = rules.chosen(
         settings, encoder, rows=preprocessing.rows, holds_out=plan.holds_out, purchases=plan.purchases_share
     )
-    words += target_as_trained(encoder)
+    words += [*target_as_trained(encoder), *([plan.noise_in_words] if plan.noise_in_words else [])]
     if plan.buys_target and plan.buys_rows and (source.schema.target is None or source.schema.target.task is None):
         words.insert(0, f"task = {encoder.task}")
     return words if source.schema.privacy_unit else [*words, f"privacy_unit = {unit_in_words(source.schema)}"]

@@ -16,7 +16,7 @@ from tacita.errors import DataStructureError, LedgerError, TacitaError
 from tacita.gradients.functional import LossFn
 from tacita.ledger import Ledger, Statement
 from tacita.ledger.text_lines import rounded_up
-from tacita.mechanisms import CalibratedGaussian, Mechanism
+from tacita.mechanisms import Mechanism
 from tacita.oracles import Records
 from tacita.oracles.records import num_rows
 from tacita.random import Randomness
@@ -205,9 +205,6 @@ class TableTask:
     ) -> TrainingState:
         """Return what trains ``model`` on ``records`` by the settings: oracle, optimizer and average."""
         training, settings = self.plan.training, self.settings
-        calibrated = CalibratedGaussian(
-            target_epsilon=settings.epsilon, target_delta=settings.delta, form=self.plan.form
-        )
         oracle = make_table_oracle(
             model,
             loss,
@@ -215,7 +212,7 @@ class TableTask:
             self.plan,
             ledger=self.ledger,
             sampler=self.plan.sampler(self._num_records(preprocessing, records)),
-            mechanism=self.mechanism or calibrated,
+            mechanism=self.mechanism or self.plan.calibrated,
             planned_queries=training.queries,
             settings=self.public_settings,
             session=sessions.train,
