@@ -136,8 +136,8 @@ PITFALLS = [
     Pitfall(
         23,
         "adaptive thresholds: a query not counted, a wrong sensitivity or sign",
-        "thresholds are settings; one that follows gradients or clients' updates is a function of noisy counts, which are "
-        "part of the same query",
+        "thresholds are settings; one that follows gradients or clients' updates is a function of noisy counts, "
+        "which are part of the same query",
     ),
     Pitfall(
         24,
