@@ -30,7 +30,8 @@ COVER = 0.9  # a number has few values only if its released values hold this sha
 ALL_VALUES = 0.98  # ... and an additive model has them in place of its bins if they hold this share
 FEW_VALUES = 12  # a number with at most so many released values gets one-hot features too
 BUCKETS = 8  # quantile buckets of a bought number ...
-FEATURE_STRENGTH = 12  # ... only if all features, buckets included, are fewer than mu times rows over this
+ROWS_PER_FEATURE = 200  # ... only if all features, buckets included, are fewer than rows / 200 ...
+FEATURE_STRENGTH = 25  # ... or than mu times rows over this, which is more from epsilon 0.4 or so on
 ROWS_PER_STEP = 20  # steps of bought numbers only if all features, steps included, are fewer than rows / 20
 MISSING_SHARE = 0.01  # an indicator of missing cells if their count passes max(4 s, 1 % of the rows)
 MISSING_NOISE = 4
@@ -58,7 +59,7 @@ def make_encoder(
     names = schema.features(schema.columns if columns is None else columns)
     rows = survey.rows if survey is not None else 0.0
     pieces = _pieces(schema, survey, names, Details(buckets=True))
-    if _width(pieces) >= total_mu * rows / FEATURE_STRENGTH:
+    if _width(pieces) >= rows * max(1 / ROWS_PER_FEATURE, total_mu / FEATURE_STRENGTH):
         pieces = _pieces(schema, survey, names, Details())
     if (survey is not None and survey.lean) or _width(pieces) >= rows / ROWS_PER_STEP:
         pieces = _pieces(schema, survey, names, Details(steps=False))

@@ -257,7 +257,7 @@ class NumberTarget(TargetColumn, frozen=True, tag="regression"):
     """A number, clamped to [lower, upper] and standardised. A row whose target is not a number does not count.
 
     Attributes:
-        lower, upper: Where targets and predictions are clamped.
+        lower, upper: Where targets are clamped, and predictions by a logarithm.
         centre, scale: Of the bulk of the targets. Scores are in these units.
         dates: Whether the numbers are days since 1970-01-01.
         date_format: The format of dates.
@@ -292,14 +292,15 @@ class NumberTarget(TargetColumn, frozen=True, tag="regression"):
         return np.where(number, scaled, 0.0).astype(np.float32), number
 
     def decode(self, outputs: np.ndarray) -> np.ndarray:
-        """Return what outputs of the model predict, in the target's own units, clamped to its range."""
+        """Return what outputs of the model predict, in the target's own units; an exponential is clamped to its range.
+
+        Any other may pass the range: at a small epsilon the bins of a tail drown in noise, and lines reach it.
+        """
         values = np.asarray(outputs, dtype=np.float64)
+        if self.log is None:
+            return values * self.scale + self.centre
         with np.errstate(over="ignore"):
-            if self.log is None:
-                values = values * self.scale + self.centre
-            else:
-                values = np.exp(values * self.log.scale + self.log.centre)
-        return np.clip(values, self.lower, self.upper)
+            return np.clip(np.exp(values * self.log.scale + self.log.centre), self.lower, self.upper)
 
     def answers(self, column: Column, missing: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         values, kinds = column.numbers(missing, self.date_format)

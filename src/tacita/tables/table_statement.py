@@ -155,11 +155,11 @@ def _chosen(settings: TableSettings, source: TableSource, plan: TablePlan, prepr
 
 
 def target_as_trained(encoder: Encoder) -> list[str]:
-    """Say where a regression's target and predictions are clamped, and whether it is trained on the logarithm."""
+    """Say where a regression's target is clamped, and whether it is trained on the logarithm."""
     target = encoder.target
     if not isinstance(target, NumberTarget):
         return []
-    words = [f"target and predictions clamped to {target.lower:.6g} to {target.upper:.6g}"]
+    words = [f"target clamped to {target.lower:.6g} to {target.upper:.6g}"]
     if target.log is not None:
         words.append(
             "target scale = log: the model is trained on the logarithm of the target; a linear or additive one then "
