@@ -5,6 +5,7 @@ import json
 import math
 import os
 import shutil
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -327,12 +328,27 @@ def test_a_finished_selection_is_not_made_again(tmp_path):
     assert not Path(tmp_path / "work" / "runs.json").exists()
 
 
-def left_behind(folder):
-    """A selection stopped after two of its four runs."""
+@cache
+def of_four_runs():
+    """A seed whose selection has four runs, and the score of its winner where nothing stops it."""
     seed = next(s for s in range(100) if number_of(s, 3.0, 1.0) == 4)
+    return seed, chosen(seed).winner.score
+
+
+@pytest.fixture(scope="module")
+def halfway(tmp_path_factory):
+    """A selection stopped after two of its four runs."""
+    folder = tmp_path_factory.mktemp("halfway")
     with pytest.raises(KeyboardInterrupt):
-        stopped(folder, 2, seed)
-    return seed
+        stopped(folder, 2, of_four_runs()[0])
+    return folder
+
+
+@pytest.fixture
+def left_behind(halfway, tmp_path):
+    """Copy what the stopped selection left to ``tmp_path``; return its seed."""
+    shutil.copytree(halfway, tmp_path, dirs_exist_ok=True)
+    return of_four_runs()[0]
 
 
 @pytest.mark.parametrize("name", ["ledger.jsonl", "other.jsonl"])
@@ -351,33 +367,31 @@ def left_behind(folder):
         {"held": tacita.Records(dataset=(X, 1 - Y), rows=parts()[1].rows, part=parts()[1].part)},
     ],
 )
-def test_another_selection_is_not_continued(tmp_path, name, changes):
+def test_another_selection_is_not_continued(tmp_path, left_behind, name, changes):
     """Not under another budget, grid, law of runs or records, and neither in its ledger nor in another one."""
-    seed = left_behind(tmp_path)
+    seed = left_behind
     says = "interrupted selection with another training" if "training" in changes else "records are not those"
     with pytest.raises(ResumeError, match=says):
         stopped(tmp_path, None, seed, name, **changes)
     found, _ = stopped(tmp_path, None, seed)
-    assert found.winner.score == chosen(seed).winner.score
+    assert found.winner.score == of_four_runs()[1]
 
 
-def test_another_ledger_does_not_go_on_with_it(tmp_path):
+def test_another_ledger_does_not_go_on_with_it(tmp_path, left_behind):
     """Its own ledger says what its runs cost; a fresh one knows nothing of the interrupted session."""
-    seed = left_behind(tmp_path)
     with pytest.raises(ResumeError, match="or of another ledger"):
-        stopped(tmp_path, None, seed, "other.jsonl")
+        stopped(tmp_path, None, left_behind, "other.jsonl")
     with pytest.raises(ValueError, match="folder needs a ledger with a path"):
-        chosen(seed, folder=tmp_path / "work")
+        chosen(left_behind, folder=tmp_path / "work")
     assert not (tmp_path / "other.jsonl").exists() or not (tmp_path / "other.jsonl").read_text()
 
 
-def test_runs_of_a_session_that_never_opened_are_refused(tmp_path):
-    seed = left_behind(tmp_path)
+def test_runs_of_a_session_that_never_opened_are_refused(tmp_path, left_behind):
     (tmp_path / "ledger.head.json").unlink()
     path = tmp_path / "ledger.jsonl"
     path.write_text(path.read_text().splitlines(keepends=True)[0])  # the register line alone
     with pytest.raises(ResumeError, match="was never opened"):
-        stopped(tmp_path, None, seed)
+        stopped(tmp_path, None, left_behind)
 
 
 def test_a_folder_of_somebody_else_is_refused_untouched(tmp_path):
@@ -395,10 +409,9 @@ def test_a_folder_of_somebody_else_is_refused_untouched(tmp_path):
     assert (tmp_path / "work" / "notes.txt").read_text() == "mine"
 
 
-def test_what_others_put_into_the_folder_stays(tmp_path):
-    seed = left_behind(tmp_path)
+def test_what_others_put_into_the_folder_stays(tmp_path, left_behind):
     (tmp_path / "work" / "notes.txt").write_text("mine")
-    found, _ = stopped(tmp_path, None, seed)
+    found, _ = stopped(tmp_path, None, left_behind)
     assert found.winner is not None
     assert [path.name for path in (tmp_path / "work").iterdir()] == ["notes.txt"]
 

@@ -7,6 +7,7 @@ in particular for neighbours. Masked are times, and the keyed fingerprints in th
 """
 
 import json
+import os
 import re
 import warnings
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from tacita.random import Key, Randomness
 from tacita.tables.purchases import TablePurchases
 from tests.conftest import SCHEMA as SCHEMA_OF_X
 
+AUDIT = bool(os.environ.get("TACITA_AUDIT"))
 ROWS = [
     f"{0.1 * i - 3:.2f},{(7 * i) % 50},{('red', 'green', 'blue')[i % 3]},p{i // 3},{('no', 'yes')[(i // 2) % 2]}"
     for i in range(90)
@@ -149,6 +151,7 @@ def _timeless(text: str) -> str:
     return re.sub(r"\d+:\d\d:\d\d|-:--:--", "TIME", text)
 
 
+# Of tables that are no bare ones every second change, each with two of them; make audit has all.
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_but_the_releases_is_a_function_of_the_releases(tape: Tape, observe, kind: str) -> None:
     flags = KINDS[kind]
@@ -156,7 +159,8 @@ def test_all_but_the_releases_is_a_function_of_the_releases(tape: Tape, observe,
     assert first["code"] == 1  # trained, and not private: the key is fixed
     assert {"run/model.safetensors", "run/statement.json", "run/ledger.jsonl", "run/config.toml"} < set(first)
     assert not any("private" in name for name in first if name.startswith("run"))
-    for name, change in HOSTILE.items():
+    every, at = [*HOSTILE.items()], [*KINDS].index(kind)
+    for name, change in every if AUDIT or kind == "bare" else every[at % 2 :: 2]:
         tape.rewind()
         second = observe(change(list(ROWS)), flags)
         assert tape.position == len(tape.recorded), name

@@ -25,6 +25,10 @@ AUDIT = bool(os.environ.get("TACITA_AUDIT"))
 UNDER = {  # of these one relation here, and all of them in make audit
     "automatic": "zero_out_one",
     "full-batch": "replace_one",
+    "cyclic-coin": "zero_out_one",
+    "correlated-coin": "add_or_remove_one",
+    "correlated-index": "replace_one",
+    "correlated-one-pass": "zero_out_one",
     "one-pass-coin": "add_or_remove_one",
     "one-pass-index": "replace_one",
     "epochs-coin": "zero_out_one",

@@ -20,6 +20,7 @@ from tacita.tables.wavelets import group_normalised
 BLOCK_ROWS = 2**11  # rows that are worked on at once; few enough for the processor's cache
 CLAMP = 4.0  # standardised numbers lie in [-CLAMP, CLAMP]
 MOST_IN_ARRAY = 2**24  # numbers in the array of one row
+NEAR_ZERO = 2.0**-30  # as in the survey: what is nearer to zero counts as zero
 LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -109,6 +110,34 @@ class NumberPiece(Piece, frozen=True, tag="number"):
             out[:, 1 + steps : last] = bucket[:, None] == np.arange(len(self.buckets) + 1)
         if self.indicator:
             out[:, last] = ~number
+
+
+class BinsPiece(Piece, frozen=True, tag="bins"):
+    """One feature for each bin of a number, one for zero, and one for any cell that is no number; one of them is 1.
+
+    Attributes:
+        edges: Inner edges of the bins, increasing; zero, and what is nearer to it than 2^-30, is in no bin.
+        date_format: The format of dates, which are read as days; ``None`` for numbers.
+    """
+
+    edges: tuple[float, ...]
+    date_format: str | None = None
+
+    def __post_init__(self):
+        if not all(map(math.isfinite, self.edges)) or list(self.edges) != sorted(set(self.edges)):
+            raise ValueError("edges must be finite and increasing.")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        bins = (f"{self.column} in bin {i}" for i in range(len(self.edges) + 1))
+        return (*bins, f"{self.column} = 0", f"{self.column} is missing")
+
+    def fill(self, column: Column, missing: Sequence[str], out: np.ndarray) -> None:
+        values, kinds = column.numbers(missing, self.date_format)
+        place = np.searchsorted(np.asarray(self.edges), values, side="right")
+        place = np.where(np.abs(values) < NEAR_ZERO, self.width - 2, place)
+        out[:] = 0.0
+        out[np.arange(len(out)), np.where(kinds == NUMBER, place, self.width - 1)] = 1.0
 
 
 class CategoryPiece(Piece, frozen=True, tag="category"):

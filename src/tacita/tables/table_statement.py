@@ -141,7 +141,12 @@ def _tuning(settings: TableSettings, selection: Selected | None, dataset: Mappin
 def _chosen(settings: TableSettings, source: TableSource, plan: TablePlan, preprocessing: Preprocessing) -> list[str]:
     encoder = preprocessing.encoder
     words = rules.chosen(
-        settings, encoder, rows=preprocessing.rows, holds_out=plan.holds_out, purchases=plan.purchases_share
+        settings,
+        encoder,
+        model=preprocessing.model.name,
+        rows=preprocessing.rows,
+        holds_out=plan.holds_out,
+        purchases=plan.purchases_share,
     )
     words += [*target_as_trained(encoder), *([plan.noise_in_words] if plan.noise_in_words else [])]
     if plan.buys_target and plan.buys_rows and (source.schema.target is None or source.schema.target.task is None):

@@ -83,10 +83,11 @@ def shortest(name, margin):
     groups = {n: (n,) for n, _ in model.named_parameters()}
     exact_data = (x.double() if x.is_floating_point() else x, grad.double())
     exact = engine(LoopEngine, copy.deepcopy(model).double(), exact_data, loss_fn=inner_product).norms(groups)
-    found = engine(ProgramEngine, model, (x, grad), loss_fn=inner_product, margin=margin).norms(groups)
-    least = torch.inf
+    whole, least = engine(ProgramEngine, model, (x, grad), loss_fn=inner_product, margin=margin), torch.inf
+    found = whole.norms(groups)
     for k in range(20):
         one = engine(ProgramEngine, model, (x[k : k + 1], grad[k : k + 1]), loss_fn=inner_product, margin=margin)
+        one.programs = whole.programs  # traced once
         sums = one.weighted_sums(torch.ones_like, groups)
         added = torch.stack([sums.values[0][n].double().norm() for n in groups])
         least = min(least, (sums.norms[0] / added).min().item())
