@@ -4,21 +4,19 @@
 
 A record is in one of ``batches`` an epoch on average. All sessions have the same (epsilon, delta), under
 add_or_remove_one. The error is that of the last iterate of gradient descent: its geometric mean over losses that are
-flat to steep (the rule of ``recommended_power``). It says what noise is left in a linear model of training; what a
+flat to steep (``left_error``). It says what noise is left in a linear model of training; what a
 network makes of it is another question. The figures go to docs/strategies.md.
 """
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 from results import markdown_table, write_section
 
 from tacita.accounting import Event, calibrate, gaussian_sum_event
 from tacita.accounting.sampling_laws import CyclicLaw, DisjointLaw, PoissonLaw, SamplingLaw, ShuffledEpochsLaw
 from tacita.correlated import CorrelatedEvent, recommended_power
-from tacita.correlated.strategy import coefficients, errors
+from tacita.correlated.strategy import coefficients, left_error
 
 SCRIPT = "benchmarks/strategies.py"
 PAGE = Path(__file__).parents[1] / "docs" / "strategies.md"
@@ -55,14 +53,6 @@ def noise_std(law: SamplingLaw, noise: Noise, queries: int, epsilon: float) -> f
     return calibrate(event_at, relation, epsilon, DELTA, queries=queries)
 
 
-def error(noise: Noise, queries: int) -> float:
-    """Return the noise in the last iterate over s, as a geometric mean over losses from flat to steep."""
-    curvatures = (0.0, 1 / queries, 10 / queries, min(0.5, 100 / queries))
-    response: Callable[[float], np.ndarray] = lambda curvature: (1 - curvature) ** np.arange(queries)  # noqa: E731
-    each = [errors(coefficients(*noise), response(curvature))[1] for curvature in curvatures]
-    return math.exp(sum(map(math.log, each)) / len(each))
-
-
 def main() -> None:
     lines = []
     for batches, epochs in CELLS:
@@ -73,7 +63,7 @@ def main() -> None:
             )
             least = 0.0
             for name, law, noise in strategies(batches, epochs):
-                left = noise_std(law, noise, queries, epsilon) * error(noise, queries)
+                left = noise_std(law, noise, queries, epsilon) * left_error(coefficients(*noise), queries)
                 least = least or left
                 line[name] = f"{left / least:.2f}"
             best = min(value for value in list(line.values())[3:])

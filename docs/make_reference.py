@@ -1,4 +1,5 @@
-"""Write the generated pages: ``api/`` from the docstrings, ``guarantees.md`` from the table of proved cells.
+"""Write the generated pages: ``api/`` from the docstrings, ``guarantees.md`` from the table of proved cells,
+the tables of ``strategies.md`` from the accountant.
 
 Run it with ``make pages``. With ``--check`` it writes nothing and fails if a page is not what the code says.
 """
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import tacita
-from docs import paper_index
+from docs import paper_index, strategy_page
 from docs.sphinx_roles import markdown
 from tacita.accounting import GaussianSumEvent, gaussian_sum_event
 from tacita.accounting.events.sampled import REFUSED, table_of
@@ -237,6 +238,7 @@ def correlated_table() -> dict[str, dict[Any, str]]:
 
 PAGES = {
     "guarantees.md": guarantees,
+    "strategies.md": strategy_page.page,
     "paper-index.md": partial(paper_index.page, NOTE),
     "derivations/index.md": derivations,
     "api/index.md": overview,

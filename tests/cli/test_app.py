@@ -95,7 +95,7 @@ def test_schema_and_check(table, tacita_command) -> None:
         (("--max-grad-norm", "0"), "max_grad_norm must be a finite number > 0, got 0"),
         (("--rows", "400", "--delta", "0.01"), "delta must be below 1 / rows"),
         (("--target", "nobody"), "no column 'nobody'"),
-        (("--model", "tree"), "model must be linear, mlp or"),
+        (("--model", "tree"), "model must be linear, additive, mlp or"),
         (("--neighboring-relation", "add_two"), "neighboring-relation"),
         (("--epsilom", "1"), "--epsilom"),
         (("--schema", "nowhere.toml"), "schema must be a readable text file"),

@@ -136,7 +136,8 @@ PITFALLS = [
     Pitfall(
         23,
         "adaptive thresholds: a query not counted, a wrong sensitivity or sign",
-        "thresholds are settings; the one that follows a quantile of the clients' updates pays for its count",
+        "thresholds are settings; one that follows gradients or clients' updates is a function of noisy counts, "
+        "which are part of the same query",
     ),
     Pitfall(
         24,

@@ -7,6 +7,7 @@ import numpy as np
 
 from tacita.mechanisms import GaussianMechanism
 from tacita.tables import (
+    additive,
     budget,
     cells,
     csv_lines,
@@ -337,3 +338,27 @@ def parquet_bytes_kept():
 def interval_without_the_half_row():
     """Where few rows are wrong the interval of the accuracy ends as if their number had a normal law."""
     put(intervals, "SKEW", 0.0)
+
+
+ADDITIVE = "tests/tables/test_additive.py::"
+
+
+@bug(66, caught_by=[ADDITIVE + "test_masses_are_those_that_were_bought"])
+def the_mass_of_zero_stays_in_the_fine_bin():
+    """The bin of zero has next to no mass where most rows are zero, so that its weight diverges quietly."""
+    kept = additive._masses
+
+    def spread(piece, facts):
+        found = kept(piece, facts)
+        place = np.searchsorted(piece.edges, 0.0, side="right")
+        found[place], found[-2] = found[place] + found[-2], 0.0
+        return found
+
+    swap(kept, spread)
+
+
+@bug(66, caught_by=[ADDITIVE + "test_clipping_starts_where_the_residual_is_at_its_bound"])
+def the_factor_on_the_loss_forgets_the_bias():
+    """Residuals are clipped below their bound, because a row's norm counts its columns alone."""
+    kept = additive.row_weight
+    swap(kept, lambda encoder, norm: kept(encoder, norm) * (1 + 1 / len(encoder.pieces)) ** 0.5)

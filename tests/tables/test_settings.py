@@ -54,7 +54,7 @@ def test_toml_gives_the_same_settings_back(values: dict) -> None:
         ({"rows": 0}, "rows"),
         ({"delta": 1e-2}, r"delta must be below 0\.01, got 0\.01.*--allow-large-delta"),
         ({"rows": 10_000, "delta": 1e-4}, "delta must be below 1 / rows = 0.0001.*--allow-large-delta"),
-        ({"model": "forest"}, "model must be linear, mlp or package.module:callable"),
+        ({"model": "forest"}, "model must be linear, additive, mlp or package.module:callable"),
         ({"width": 8}, "width belongs to model = mlp"),
         ({"task": "ranking"}, "task must be classification or regression, got 'ranking'"),
         ({"average": "mean"}, "average must be last, half or ema, got 'mean'"),

@@ -94,6 +94,10 @@ COMMANDS = {
         "tacita.cli.runs:show_run",
         "Show one run in a few lines, after all checks of tacita statement. Exit code 1 unless the run is private.",
     ),
+    "explain": (
+        "tacita.cli.runs:explain_run",
+        "Show what a linear or additive model says of each column: importance and shape. Costs no privacy.",
+    ),
     "report": (
         "tacita.cli.report:report",
         "Write a page about finished runs: verdict and signature, charts with their numbers, the whole statement.",

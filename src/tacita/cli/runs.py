@@ -69,6 +69,45 @@ def show_run(run: str, /, *, json: Annotated[bool, FLAG] = False) -> int:
     return NO_GUARANTEE if faults else exit_code(checked.verdict)
 
 
+def explain_run(
+    run: str,
+    /,
+    *,
+    column: str | None = None,
+    json: Annotated[bool, FLAG] = False,
+    trust_code: Annotated[bool, FLAG] = False,
+) -> None:
+    """Show what a linear or additive model says of each column: importance and shape. Costs no privacy.
+
+    Everything is computed from the released weights and from what was bought. A column's importance is the root of the
+    mean square of its term over the bought rows. There are no bands of noise: a shape has the privacy noise in it.
+
+    Example: tacita explain runs/adult --column age
+
+    Args:
+        run: Folder of a run.
+        column: Print the whole shape of this column instead.
+        json: Print all shapes as JSON instead.
+        trust_code: Allow code that the run names as its model to be imported and called.
+    """
+    import msgspec
+
+    from tacita.tables.shapes import largest_terms, shape_in_words, units
+    from tacita.tables.table_model import load
+
+    model = load(run, trust_code=trust_code)
+    found = model.shapes()
+    if json:
+        print(msgspec.json.format(msgspec.json.encode(found), indent=1).decode())
+        return
+    if column is not None:
+        found = [shape for shape in found if shape.column == column]
+        if not found:
+            raise ValueError(f"column must be one that the model uses, got {column!r}: leave it out to list them.")
+    lines = shape_in_words(found[0]) if column is not None else largest_terms(found)
+    print("\n".join([f"{units(model.encoder)}; from releases alone, at no cost", "", *lines]))
+
+
 def _row(run: "RunOverview") -> tuple[str, ...]:
     from tacita.ledger.text_lines import rounded_up, score_in_words
     from tacita.ledger.verdict import verdict

@@ -8,7 +8,7 @@ import numpy as np
 
 from tacita.random import Stream
 from tacita.tables.encoding import Encoder
-from tacita.tables.features import ArrayPiece, CategoryPiece, ClassTarget, NumberPiece, NumberTarget
+from tacita.tables.features import ArrayPiece, BinsPiece, CategoryPiece, ClassTarget, NumberPiece, NumberTarget
 from tacita.tables.image_features import ScatteringPiece
 from tacita.tables.table import ArrayColumn, Column, NumberColumn, Table, TextColumn
 
@@ -40,7 +40,7 @@ def crafted(encoder: Encoder, rows: int, stream: Stream) -> Table:
     draw = np.random.default_rng(np.frombuffer(stream.bytes(32), dtype=np.uint64))
     columns: dict[str, Column] = {}
     for piece in encoder.pieces:  # a column may have two pieces, a number and its frequent values: take the number
-        if piece.column not in columns or isinstance(piece, NumberPiece):
+        if piece.column not in columns or isinstance(piece, NumberPiece | BinsPiece):
             columns[piece.column] = _cells(piece, rows, draw)
     if encoder.target is not None:
         columns[encoder.target.column] = _answers(encoder.target, rows, draw)
@@ -48,13 +48,16 @@ def crafted(encoder: Encoder, rows: int, stream: Stream) -> Table:
 
 
 def _cells(
-    piece: NumberPiece | CategoryPiece | ArrayPiece | ScatteringPiece, rows: int, draw: np.random.Generator
+    piece: NumberPiece | BinsPiece | CategoryPiece | ArrayPiece | ScatteringPiece, rows: int, draw: np.random.Generator
 ) -> Column:
     if isinstance(piece, NumberPiece):
         inside = draw.uniform(piece.lower, piece.upper, rows)
         storage = "number" if piece.date_format is None else "date"
         edge = np.where(draw.random(rows) < 0.5, piece.lower, piece.upper)
         return NumberColumn(np.where(draw.random(rows) < 2 / 3, edge, inside), storage=storage)
+    if isinstance(piece, BinsPiece):
+        edges = np.array([0.0, np.nan, *piece.edges])
+        return NumberColumn(edges[draw.integers(0, len(edges), rows)])
     if isinstance(piece, CategoryPiece):
         values = (*piece.values, NOBODY)
         return TextColumn.of(values[i] for i in draw.integers(0, len(values), rows))

@@ -10,7 +10,7 @@ from tacita.tables.models import check_model
 from tacita.tables.plan import REFINEMENT, ROWS, SCORE, SURVEY, TRAIN, TablePlan, noise_stds
 from tacita.tables.rules import HOLDOUT
 from tacita.tables.settings import TableSettings
-from tacita.tables.source import declared_schema, open_source, read_test, unit_in_words
+from tacita.tables.source import check_additive, declared_schema, open_source, read_test, unit_in_words
 from tacita.tables.survey import LEAN
 from tacita.tables.table_statement import classes_as_given
 
@@ -27,6 +27,7 @@ def plan_in_words(settings: TableSettings) -> str:
     if settings.sweep is not None:
         raise ValueError("sweep must be left out of a dry run, which shows the plan of a single training.")
     source = open_source(settings, declared_schema(settings))
+    check_additive(settings, source)
     plan = TablePlan.of(settings, source)
     check_model(settings.model)
     if settings.test_file is not None:

@@ -37,7 +37,7 @@ class EncodedFile(IndexedRows):
     Args:
         encoder: The encoder that made the rows.
         folder: A folder on the disk that is to hold the file.
-        by_class: Training weights of the classes, public numbers in [0, 1]; ``None`` means 1 each.
+        by_class: Public training weights: one for each class, or one number, shape (), for all; ``None`` means 1.
     """
 
     threaded: ClassVar[bool] = True
@@ -91,7 +91,9 @@ class EncodedFile(IndexedRows):
             features = torch.zeros(len(packed), 1)
         target = torch.from_numpy(packed["target"].copy())
         weight = torch.from_numpy((packed["flags"] & _VALID).astype(np.float32))
-        return features, target, weight if self._by_class is None else weight * self._by_class[target]
+        if self._by_class is not None:
+            weight = weight * (self._by_class[target] if self._by_class.ndim else self._by_class)
+        return features, target, weight
 
     def _features(self, packed: np.ndarray) -> Tensor:
         if self._floats is None:

@@ -13,6 +13,7 @@ from tacita.tables.column_specs import ArraySpec, CategorySpec, DateSpec, Number
 from tacita.tables.encoding import Encoder
 from tacita.tables.features import (
     ArrayPiece,
+    BinsPiece,
     CategoryPiece,
     ClassTarget,
     Logarithm,
@@ -21,14 +22,16 @@ from tacita.tables.features import (
     evenly_spread,
 )
 from tacita.tables.image_features import GROUPS, ScatteringPiece
-from tacita.tables.refinement import bounds
+from tacita.tables.refinement import FINE_BINS, bounds
 from tacita.tables.schema import Schema, Target
 from tacita.tables.survey import Bin, Facts, Survey, mean_and_std, skewness
 
 COVER = 0.9  # a number has few values only if its released values hold this share of the rows
+ALL_VALUES = 0.98  # ... and an additive model has them in place of its bins if they hold this share
 FEW_VALUES = 12  # a number with at most so many released values gets one-hot features too
 BUCKETS = 8  # quantile buckets of a bought number ...
-FEATURE_STRENGTH = 12  # ... only if all features, buckets included, are fewer than mu times rows over this
+ROWS_PER_FEATURE = 200  # ... only if all features, buckets included, are fewer than rows / 200 ...
+FEATURE_STRENGTH = 25  # ... or than mu times rows over this, which is more from epsilon 0.4 or so on
 ROWS_PER_STEP = 20  # steps of bought numbers only if all features, steps included, are fewer than rows / 20
 MISSING_SHARE = 0.01  # an indicator of missing cells if their count passes max(4 s, 1 % of the rows)
 MISSING_NOISE = 4
@@ -40,7 +43,7 @@ DECLARED_STEPS = 12  # powers of two below the larger declared bound that become
 NUMBERS_PER_GROUP = 64  # numbers of a feature map that are normalised together, at least
 MOST_COLOURS = 4  # channels of an image; arrays with more are feature maps
 
-Piece = NumberPiece | CategoryPiece | ArrayPiece | ScatteringPiece
+Piece = NumberPiece | BinsPiece | CategoryPiece | ArrayPiece | ScatteringPiece
 
 
 def make_encoder(
@@ -56,10 +59,44 @@ def make_encoder(
     names = schema.features(schema.columns if columns is None else columns)
     rows = survey.rows if survey is not None else 0.0
     pieces = _pieces(schema, survey, names, Details(buckets=True))
-    if _width(pieces) >= total_mu * rows / FEATURE_STRENGTH:
+    if _width(pieces) >= rows * max(1 / ROWS_PER_FEATURE, total_mu / FEATURE_STRENGTH):
         pieces = _pieces(schema, survey, names, Details())
     if (survey is not None and survey.lean) or _width(pieces) >= rows / ROWS_PER_STEP:
         pieces = _pieces(schema, survey, names, Details(steps=False))
+    return _encoder(schema, survey, names, pieces)
+
+
+def make_additive_encoder(schema: Schema, survey: Survey, *, columns: Sequence[str]) -> Encoder:
+    """Make the encoder of an additive model, of ``columns`` that were all bought: one feature of each column is 1."""
+    names = schema.features(columns)
+    pieces: list[Piece] = []
+    for facts in map(survey.facts, names):
+        values, spec = tuple(value for value, _ in facts.values), schema.columns.get(facts.column)
+        few = 1 < len(values) <= FEW_VALUES and sum(count for _, count in facts.values) >= ALL_VALUES * survey.rows
+        if facts.kind == "category" or (facts.kind == "number" and few):
+            pieces.append(CategoryPiece(column=facts.column, values=values, indicator=True))
+        elif facts.kind == "number":
+            date_format = spec.format if isinstance(spec, DateSpec) else None
+            pieces.append(BinsPiece(column=facts.column, edges=_bin_edges(facts), date_format=date_format))
+    return _encoder(schema, survey, names, pieces)
+
+
+def _bin_edges(facts: Facts) -> tuple[float, ...]:
+    """Return the inner edges of the bins, so that each bin's rows were bought.
+
+    They are the edges of the refinement, and beyond its bounds the dyadic ones. What lies between a bound and the next
+    dyadic edge was counted in the end bin, and is in it here.
+    """
+    dyadic = sorted({edge for bin in facts.bins for edge in (bin.lower, bin.upper)})
+    if best_bins(facts) is not facts.fine:
+        return tuple(dyadic[1:-1])
+    low, high = bounds(facts.bins)
+    inner = np.linspace(low, high, FINE_BINS + 1)[1:-1].tolist()
+    tails = [edge for edge in dyadic[1:-1] if edge < low or edge > high]
+    return tuple(sorted({*inner, *tails}))
+
+
+def _encoder(schema: Schema, survey: Survey | None, names: Sequence[str], pieces: Sequence[Piece]) -> Encoder:
     used = {piece.column for piece in pieces}
     return Encoder(
         pieces=tuple(pieces),

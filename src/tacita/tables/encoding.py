@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from tacita.tables.csv_lines import FileFormat
-from tacita.tables.features import ArrayPiece, CategoryPiece, ClassTarget, NumberPiece, NumberTarget
+from tacita.tables.features import ArrayPiece, BinsPiece, CategoryPiece, ClassTarget, NumberPiece, NumberTarget
 from tacita.tables.image_features import ScatteringPiece
 from tacita.tables.strict import strict
 from tacita.tables.table import Table
@@ -61,7 +61,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         format: Version of this layout.
     """
 
-    pieces: tuple[NumberPiece | CategoryPiece | ArrayPiece | ScatteringPiece, ...]
+    pieces: tuple[NumberPiece | BinsPiece | CategoryPiece | ArrayPiece | ScatteringPiece, ...]
     target: ClassTarget | NumberTarget | None = None
     missing: tuple[str, ...]
     reading: FileFormat = FileFormat()

@@ -20,6 +20,7 @@ from tacita.tables.wavelets import group_normalised
 BLOCK_ROWS = 2**11  # rows that are worked on at once; few enough for the processor's cache
 CLAMP = 4.0  # standardised numbers lie in [-CLAMP, CLAMP]
 MOST_IN_ARRAY = 2**24  # numbers in the array of one row
+NEAR_ZERO = 2.0**-30  # as in the survey: what is nearer to zero counts as zero
 LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -109,6 +110,34 @@ class NumberPiece(Piece, frozen=True, tag="number"):
             out[:, 1 + steps : last] = bucket[:, None] == np.arange(len(self.buckets) + 1)
         if self.indicator:
             out[:, last] = ~number
+
+
+class BinsPiece(Piece, frozen=True, tag="bins"):
+    """One feature for each bin of a number, one for zero, and one for any cell that is no number; one of them is 1.
+
+    Attributes:
+        edges: Inner edges of the bins, increasing; zero, and what is nearer to it than 2^-30, is in no bin.
+        date_format: The format of dates, which are read as days; ``None`` for numbers.
+    """
+
+    edges: tuple[float, ...]
+    date_format: str | None = None
+
+    def __post_init__(self):
+        if not all(map(math.isfinite, self.edges)) or list(self.edges) != sorted(set(self.edges)):
+            raise ValueError("edges must be finite and increasing.")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        bins = (f"{self.column} in bin {i}" for i in range(len(self.edges) + 1))
+        return (*bins, f"{self.column} = 0", f"{self.column} is missing")
+
+    def fill(self, column: Column, missing: Sequence[str], out: np.ndarray) -> None:
+        values, kinds = column.numbers(missing, self.date_format)
+        place = np.searchsorted(np.asarray(self.edges), values, side="right")
+        place = np.where(np.abs(values) < NEAR_ZERO, self.width - 2, place)
+        out[:] = 0.0
+        out[np.arange(len(out)), np.where(kinds == NUMBER, place, self.width - 1)] = 1.0
 
 
 class CategoryPiece(Piece, frozen=True, tag="category"):
@@ -228,7 +257,7 @@ class NumberTarget(TargetColumn, frozen=True, tag="regression"):
     """A number, clamped to [lower, upper] and standardised. A row whose target is not a number does not count.
 
     Attributes:
-        lower, upper: Where targets and predictions are clamped.
+        lower, upper: Where targets are clamped, and predictions by a logarithm.
         centre, scale: Of the bulk of the targets. Scores are in these units.
         dates: Whether the numbers are days since 1970-01-01.
         date_format: The format of dates.
@@ -263,14 +292,15 @@ class NumberTarget(TargetColumn, frozen=True, tag="regression"):
         return np.where(number, scaled, 0.0).astype(np.float32), number
 
     def decode(self, outputs: np.ndarray) -> np.ndarray:
-        """Return what outputs of the model predict, in the target's own units, clamped to its range."""
+        """Return what outputs of the model predict, in the target's own units; an exponential is clamped to its range.
+
+        Any other may pass the range: at a small epsilon the bins of a tail drown in noise, and lines reach it.
+        """
         values = np.asarray(outputs, dtype=np.float64)
+        if self.log is None:
+            return values * self.scale + self.centre
         with np.errstate(over="ignore"):
-            if self.log is None:
-                values = values * self.scale + self.centre
-            else:
-                values = np.exp(values * self.log.scale + self.log.centre)
-        return np.clip(values, self.lower, self.upper)
+            return np.clip(np.exp(values * self.log.scale + self.log.centre), self.lower, self.upper)
 
     def answers(self, column: Column, missing: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         values, kinds = column.numbers(missing, self.date_format)

@@ -20,7 +20,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """The architecture of a model.
 
     Attributes:
-        name: "linear", "mlp" or "package.module:callable".
+        name: "linear", "additive" (linear on bins), "mlp" or "package.module:callable".
         num_features: The number of inputs, >= 1.
         num_outputs: The number of classes; 1 for a regression.
         width: The number of hidden units of the mlp; ``None`` for another model.
@@ -46,7 +46,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         """Build the model with first weights drawn from ``seed``; torch's own generator is left as it was."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            if self.name == "linear":
+            if self.name in ("linear", "additive"):
                 return _linear(self.num_features, self.num_outputs)
             if self.name == "mlp":
                 return _mlp(self.num_features, self.width or 1, self.num_outputs)
@@ -63,7 +63,7 @@ def is_code(name: str) -> bool:
         >>> is_code("linear"), is_code("nets:wide")
         (False, True)
     """
-    return name not in ("linear", "mlp")
+    return name not in ("linear", "additive", "mlp")
 
 
 def check_model(name: str) -> None:

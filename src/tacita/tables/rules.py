@@ -29,6 +29,7 @@ class Rule:
 
 
 LINEAR = Rule(sample_rate=defaults.SAMPLE_RATE, queries=defaults.PLANNED_QUERIES, max_grad_norm=defaults.MAX_GRAD_NORM)
+ADDITIVE = Rule(sample_rate=1.0, queries=27, max_grad_norm=defaults.MAX_GRAD_NORM)
 NETWORK = Rule(sample_rate=0.1, queries=400, max_grad_norm=1.0, width=64)
 NETWORK_LR = {"classification": 2.0, "regression": 0.5}  # step size times C
 
@@ -52,7 +53,7 @@ class Training:
 
 def training(settings: TableSettings) -> Training:
     """Return the settings of the training: those that were given, and defaults for the rest."""
-    rule = LINEAR if settings.model == "linear" else NETWORK
+    rule = {"linear": LINEAR, "additive": ADDITIVE}.get(settings.model, NETWORK)
     words: list[str] = []
     values: dict[str, Any] = {}
     for name in ("sample_rate", "queries", "max_grad_norm", "width"):
@@ -103,14 +104,19 @@ def learning_rate(settings: TableSettings, encoder: Encoder, rows: float) -> flo
     )
 
 
-def chosen(settings: TableSettings, encoder: Encoder, *, rows: float, holds_out: bool, purchases: float) -> list[str]:
+def chosen(
+    settings: TableSettings, encoder: Encoder, *, model: str, rows: float, holds_out: bool, purchases: float
+) -> list[str]:
     """Say for the statement what public rules chose; ``purchases`` is the purchases' share of the total mu^2."""
     words = list(training(settings).chosen)
-    if settings.lr is None:
+    if model == "additive":
+        words.append(f"steps = filtered: each bin of {len(encoder.pieces)} columns moves as far as it stands out")
+    elif settings.lr is None:
         words.append(f"lr = {learning_rate(settings, encoder, rows):g}")
     if settings.balanced:
         words.append("weight of a row = bought rows of the rarest class / those of its own class")
-    words.append(f"optimizer = SGD, momentum {MOMENTUM:g}")
+    if model != "additive":
+        words.append(f"optimizer = SGD, momentum {MOMENTUM:g}")
     if settings.average is None:
         words.append("average = half: the mean of the last half of the iterates is published")
     if settings.feedback is not None:

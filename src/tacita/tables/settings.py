@@ -24,7 +24,7 @@ from tacita._near_names import did_you_mean
 if TYPE_CHECKING:
     from tacita.tables.csv_lines import FileFormat
 
-MODELS = ("linear", "mlp")
+MODELS = ("linear", "additive", "mlp")
 CONFIG = "config.toml"  # the settings of a run, in its folder
 TEXT_FORMAT = ("columns", "delimiter", "quote", "encoding", "decimal")  # settings of a file of text
 
@@ -47,7 +47,7 @@ class Hint:
 def _model(name: str, value: str) -> None:
     if value not in MODELS and ":" not in value:
         near = did_you_mean(value, MODELS)
-        raise ValueError(f"{name} must be linear, mlp or package.module:callable, got {value!r}.{near}")
+        raise ValueError(f"{name} must be linear, additive, mlp or package.module:callable, got {value!r}.{near}")
 
 
 def _name_of_data(name: str, value: str) -> None:
@@ -140,7 +140,8 @@ class TableSettings:
     """Score held-out rows exactly, outside the guarantee; the statement says so."""
 
     model: Annotated[str, TRAINING, _model] = "linear"
-    """linear, mlp, or package.module:callable with callable(num_features, num_outputs) -> nn.Module."""
+    """linear, additive (a number for each bought bin of each column), mlp, or package.module:callable with
+    callable(num_features, num_outputs) -> nn.Module."""
 
     width: Annotated[int | None, TRAINING, _validate.count] = None
     """Number of hidden units of the mlp."""
@@ -242,6 +243,10 @@ class TableSettings:
                 raise ValueError(f"noise = {self.noise} must go without {other}: leave out one of them.")
         if self.balanced and self.task == "regression":
             raise ValueError("balanced belongs to a classification: leave it out, or task = regression.")
+        if self.model == "additive":
+            for name in ("lr", "feedback", "noise", "balanced", "sweep"):
+                if getattr(self, name) not in (None, False, "independent"):
+                    raise ValueError(f"{name} must go without model = additive: leave it out, or choose linear.")
         if self.width is not None and self.model != "mlp":
             raise ValueError(f"width belongs to model = mlp, got it with {self.model!r}.")
         if self.test_file is not None and self.non_private_holdout:

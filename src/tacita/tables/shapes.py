@@ -4,18 +4,20 @@ All of it is post-processing of releases. A shape is the part of the model's out
 cells that were bought (bins of numbers, values of categories, a missing cell), less its mean over the bought counts.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
 import torch
 from torch import Tensor
 
+from tacita.tables.cells import NUMBER
 from tacita.tables.encoder_rules import Piece, best_bins
-from tacita.tables.features import ArrayPiece, CategoryPiece, NumberPiece
+from tacita.tables.encoding import Encoder
+from tacita.tables.features import ArrayPiece, BinsPiece, CategoryPiece, NumberPiece, NumberTarget
 from tacita.tables.image_features import ScatteringPiece
 from tacita.tables.preprocessing import Preprocessing
-from tacita.tables.released_counts import whole
 from tacita.tables.survey import Facts
 from tacita.tables.table import Column, NumberColumn, TextColumn
 
@@ -50,11 +52,16 @@ def shapes(preprocessing: Preprocessing, weights: Mapping[str, Tensor]) -> tuple
     """Return the shape of each column but arrays.
 
     Two classes have one output, the log odds of the second; more have one each, less the mean of all. A regression has
-    one, in standardised units.
+    one, in the units of the target, or of its logarithm.
     """
-    encoder = preprocessing.encoder
+    encoder, target = preprocessing.encoder, preprocessing.encoder.target
     weight, first = weights["weight"].double(), 0
-    weight = weight[1:] - weight[:1] if len(encoder.classes) == 2 else weight - weight.mean(0) * (len(weight) > 1)
+    if isinstance(target, NumberTarget):
+        weight = weight * (target.log or target).scale
+    elif len(encoder.classes) == 2:
+        weight = weight[1:] - weight[:1]
+    else:
+        weight = weight - weight.mean(0)
     by_column: dict[str, list[tuple[Piece, Tensor]]] = {}
     for piece in encoder.pieces:
         by_column.setdefault(piece.column, []).append((piece, weight[:, first : first + piece.width]))
@@ -85,27 +92,43 @@ def _shape(name: str, parts: list[tuple[Piece, Tensor]], preprocessing: Preproce
 
 def _cells(parts: list[tuple[Piece, Tensor]], facts: Facts | None, rows: float) -> tuple[list[str], Column, np.ndarray]:
     """Return cells in words, the same as a column, and the number of rows of each, above 0."""
-    values = next((piece.values for piece, _ in parts if isinstance(piece, CategoryPiece)), None)
-    absent = max(facts.missing, 0.0) if facts is not None else 0.0
-    if values is not None:
+    pieces = [piece for piece, _ in parts]
+    values = next((piece.values for piece in pieces if isinstance(piece, CategoryPiece)), ())
+    number = next((piece for piece in pieces if isinstance(piece, NumberPiece | BinsPiece)), None)
+    if number is None:
         counts = dict(facts.values) if facts is not None else {}
         known = [max(counts.get(value, 1.0), 1.0) for value in values]
         others = max(rows - sum(known), 1.0) if facts is not None else 1.0
         return [*values, OTHER], TextColumn.of([*values, ""], "string"), np.array([*known, others])
-    (piece,) = (piece for piece, _ in parts if isinstance(piece, NumberPiece))
     if facts is None:
-        points, known = np.linspace(piece.lower, piece.upper, EVEN), [1.0] * EVEN
-        cells = [f"{point:.4g}" for point in points]
-    else:
-        bins = best_bins(facts)
-        points, known = np.array([(bin.lower + bin.upper) / 2 for bin in bins]), [bin.count for bin in bins]
-        cells = [_bin_in_words(bin.lower, bin.upper) for bin in bins]
-    column = NumberColumn(np.array([*points, np.nan]))
-    return [*cells, MISSING], column, np.maximum([*known, absent], 1e-9)
+        assert isinstance(number, NumberPiece)
+        points = np.linspace(number.lower, number.upper, EVEN)
+        return [f"{point:.4g}" for point in points], NumberColumn(points), np.ones(EVEN)
+    found = _bins_and_values(facts, values)
+    if facts.missing >= 1:
+        found.append((MISSING, math.nan, facts.missing))
+    names, points, known = zip(*found, strict=True)
+    if not values:
+        return list(names), NumberColumn(np.array(points)), np.array(known)
+    texts = [name if name in values else "" if math.isnan(x) else repr(x) for name, x, _ in found]
+    return list(names), TextColumn.of(texts, "string"), np.array(known)
 
 
-def _bin_in_words(lower: float, upper: float) -> str:
-    return f"{whole(lower):.4g}" if lower == upper else f"{lower:.4g} to {upper:.4g}"
+def _bins_and_values(facts: Facts, values: Sequence[str]) -> list[tuple[str, float, float]]:
+    """Return (words, number, rows) of the bins of a number, and of values that have features of their own."""
+    counts, (numbers, kinds) = dict(facts.values), TextColumn.of(values, "string").numbers(())
+    own = [
+        (value, float(x), max(counts.get(value, 0.0), 1.0))
+        for value, x, kind in zip(values, numbers, kinds, strict=True)
+        if kind == NUMBER
+    ]
+    found = list(own)
+    for bin in best_bins(facts):
+        inside = sum(rows for _, x, rows in own if bin.lower <= x < bin.upper or x == bin.lower)
+        if bin.count - inside >= 1:
+            words = f"{bin.lower:.4g}" if bin.lower == bin.upper else f"{bin.lower:.4g} to {bin.upper:.4g}"
+            found.append((words, (bin.lower + bin.upper) / 2, bin.count - inside))
+    return sorted(found, key=lambda one: one[1]) or [("any", 0.0, 1.0)]
 
 
 def mean_shift(preprocessing: Preprocessing, weights: Mapping[str, Tensor]) -> float:
@@ -116,5 +139,43 @@ def mean_shift(preprocessing: Preprocessing, weights: Mapping[str, Tensor]) -> f
     independent.
     """
     target = preprocessing.encoder.target
-    explained = sum(shape.importance**2 for shape in shapes(preprocessing, weights))
-    return max(1.0 - explained, 0.0) * target.log.scale / 2  # pyright: ignore
+    assert isinstance(target, NumberTarget)
+    assert target.log is not None
+    explained = sum(shape.importance**2 for shape in shapes(preprocessing, weights)) / target.log.scale**2
+    return max(1.0 - explained, 0.0) * target.log.scale / 2
+
+
+def units(encoder: Encoder) -> str:
+    """Say what the values of shapes are."""
+    target = encoder.target
+    if isinstance(target, NumberTarget):
+        scale = "the logarithm of " if target.log else ""
+        return f"what each column adds to {scale}{target.column!r}"
+    if len(encoder.classes) == 2:
+        return f"what each column adds to the log odds of {encoder.classes[1]!r}"
+    return f"what each column adds to the scores of {', '.join(map(repr, encoder.classes))}"
+
+
+def largest_terms(found: Sequence[Shape]) -> list[str]:
+    """Return a line for each column: its importance, and the cells of its lowest and highest value."""
+    width = max((len(shape.column) for shape in found), default=0)
+    lines = []
+    for shape in found:
+        words = "nothing stood out of the noise"
+        if shape.importance > 0:
+            ends = (int(np.argmin(np.array(shape.values))), int(np.argmax(np.array(shape.values))))
+            outputs = len(shape.values[0])
+            low, high = (f"{shape.values[i // outputs][i % outputs]:+.3g} at {shape.cells[i // outputs]}" for i in ends)
+            words = f"{low}; {high}"
+        lines.append(f"{shape.column:<{width}}  {shape.importance:8.3g}  {words}")
+    return lines
+
+
+def shape_in_words(shape: Shape) -> list[str]:
+    """Return a line for each cell: its value in each output, and about how many rows it has."""
+    width = max(map(len, shape.cells))
+    rows = [f"about {count:,.0f} rows" if shape.bought else "" for count in shape.rows]
+    return [
+        f"{cell:<{width}}  {' '.join(f'{value:+8.3g}' for value in own)}  {count}".rstrip()
+        for cell, own, count in zip(shape.cells, shape.values, rows, strict=True)
+    ]

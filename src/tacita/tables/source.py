@@ -155,6 +155,15 @@ def open_source(settings: TableSettings, schema: Schema) -> TableSource:
     return TableSource(table, schema, names, to_buy)
 
 
+def check_additive(settings: TableSettings, source: TableSource) -> None:
+    """Refuse an additive model of columns of which no bins are bought."""
+    if settings.model == "additive" and not set(source.names) <= set(source.to_buy):
+        raise ValueError(
+            "model = additive needs bought bins of every column: leave columns out of the schema (or drop them), or "
+            "choose linear."
+        )
+
+
 def _with_target(schema: Schema, settings: TableSettings) -> Schema:
     """Move the declaration of the target from the columns of a schema to its ``target``, if it stands there."""
     column = settings.target or (schema.target.column if schema.target else None)

@@ -97,6 +97,10 @@ class Candidates:
         each = [replace(settings, sweep=None, **point) for point in points]
         for one in each:
             check_model(one.model)
+            if one.model == "additive":
+                raise ValueError(
+                    "grid cannot have model = additive, which has bins in place of features: leave it out."
+                )
         return cls(sweep, points, each)
 
     def plans(self, source: TableSource) -> list[TablePlan]:

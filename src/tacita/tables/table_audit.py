@@ -28,7 +28,7 @@ from tacita.tables.plan import TablePlan
 from tacita.tables.preprocessing import Preprocessing
 from tacita.tables.run_list import record
 from tacita.tables.settings import TableSettings
-from tacita.tables.source import declared_schema, open_source, private_rows, unit_in_words
+from tacita.tables.source import check_additive, declared_schema, open_source, private_rows, unit_in_words
 from tacita.tables.table_statement import list_purchases
 from tacita.tables.table_task import Say, TableTask
 from tacita.testing.one_run.attacks import Attack, FinalLoss, GradientMatch, OwnParameter
@@ -99,6 +99,7 @@ def audit_table(
     _check_kind(kind, attack, settings)
     check_model(settings.model)
     source = open_source(settings, declared_schema(settings))
+    check_additive(settings, source)
     plan = replace(TablePlan.of(settings, source), buys_score=False)  # an audit needs no score, so none is bought
     output = RunFolder(settings.output)
     run = RunLifecycle.start(output, randomness, argument="output", resumable=False)
@@ -165,6 +166,7 @@ class _Audit:
             chosen_by_tacita=rules.chosen(
                 task.settings,
                 preprocessing.encoder,
+                model=preprocessing.model.name,
                 rows=preprocessing.rows,
                 holds_out=task.plan.holds_out,
                 purchases=task.plan.purchases_share,

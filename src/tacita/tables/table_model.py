@@ -22,6 +22,7 @@ from tacita.tables.features import NumberTarget
 from tacita.tables.held_out_score import model_input
 from tacita.tables.models import ModelSpec, outputs
 from tacita.tables.preprocessing import Preprocessing
+from tacita.tables.shapes import Shape, shapes
 from tacita.tables.table import ArrayColumn, Column, NumberColumn, Table, TextColumn
 from tacita.tables.table_statement import PREPROCESSING, UNKNOWN, no_run
 
@@ -33,13 +34,17 @@ class TableModel:
 
     Attributes:
         model: The network.
+        preprocessing: The encoder, and what was bought about the columns.
         encoder: Turns raw columns into features.
         statement: The fields of the privacy statement.
         folder: The folder of the run.
     """
 
-    def __init__(self, model: nn.Module, encoder: Encoder, statement: Mapping[str, Any], folder: Path) -> None:
-        self.model, self.encoder, self.statement, self.folder = model, encoder, dict(statement), folder
+    def __init__(
+        self, model: nn.Module, preprocessing: Preprocessing, statement: Mapping[str, Any], folder: Path
+    ) -> None:
+        self.model, self.preprocessing, self.statement, self.folder = model, preprocessing, dict(statement), folder
+        self.encoder: Encoder = preprocessing.encoder
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -79,6 +84,21 @@ class TableModel:
         """Return :meth:`predict_table` and, for a classification, :meth:`probabilities`; each row is encoded once."""
         found = self._outputs(table)
         return self._decided(found), self._chances(found) if self.encoder.task == "classification" else None
+
+    def shapes(self) -> tuple[Shape, ...]:
+        """Return what the model says of each column, the most important first.
+
+        It is computed from the released weights and from what was bought, and costs no privacy.
+
+        Raises:
+            ValueError: The model is neither linear nor additive.
+        """
+        if not isinstance(self.model, nn.Linear):
+            raise ValueError(
+                f"a shape belongs to a linear or additive model: this one is {self.preprocessing.model.name!r}."
+            )
+        found = shapes(self.preprocessing, self.model.state_dict())
+        return tuple(sorted(found, key=lambda shape: -shape.importance))
 
     def _decided(self, found: torch.Tensor) -> np.ndarray:
         if self.encoder.task != "classification":
@@ -143,7 +163,7 @@ def load(folder: str | Path, *, trust_code: bool = False) -> TableModel:
         model.load_state_dict(safetensors.torch.load(run.read(MODEL)))
     except (OSError, RuntimeError, MemoryError, OverflowError, safetensors.SafetensorError):
         raise TacitaError(f"{MODEL} does not fit the model {preprocessing.model.name!r}.") from None
-    return TableModel(model, preprocessing.encoder, run.stated, folder)
+    return TableModel(model, preprocessing, run.stated, folder)
 
 
 def _no_table(folder: Path, stated: Mapping[str, Any]) -> str:

@@ -141,7 +141,12 @@ def _tuning(settings: TableSettings, selection: Selected | None, dataset: Mappin
 def _chosen(settings: TableSettings, source: TableSource, plan: TablePlan, preprocessing: Preprocessing) -> list[str]:
     encoder = preprocessing.encoder
     words = rules.chosen(
-        settings, encoder, rows=preprocessing.rows, holds_out=plan.holds_out, purchases=plan.purchases_share
+        settings,
+        encoder,
+        model=preprocessing.model.name,
+        rows=preprocessing.rows,
+        holds_out=plan.holds_out,
+        purchases=plan.purchases_share,
     )
     words += [*target_as_trained(encoder), *([plan.noise_in_words] if plan.noise_in_words else [])]
     if plan.buys_target and plan.buys_rows and (source.schema.target is None or source.schema.target.task is None):
@@ -150,11 +155,11 @@ def _chosen(settings: TableSettings, source: TableSource, plan: TablePlan, prepr
 
 
 def target_as_trained(encoder: Encoder) -> list[str]:
-    """Say where a regression's target and predictions are clamped, and whether it is trained on the logarithm."""
+    """Say where a regression's target is clamped, and whether it is trained on the logarithm."""
     target = encoder.target
     if not isinstance(target, NumberTarget):
         return []
-    words = [f"target and predictions clamped to {target.lower:.6g} to {target.upper:.6g}"]
+    words = [f"target clamped to {target.lower:.6g} to {target.upper:.6g}"]
     if target.log is not None:
         words.append(
             "target scale = log: the model is trained on the logarithm of the target; a linear or additive one then "

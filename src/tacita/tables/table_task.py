@@ -7,7 +7,7 @@ down before the training starts.
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,11 +26,12 @@ from tacita.runs.run_facts import run_facts
 from tacita.runs.sealed_run import publish
 from tacita.tables import held_out_score as score
 from tacita.tables import rules
+from tacita.tables.additive import FilteredSteps, row_weight, start
 from tacita.tables.dry_run import what_survives
 from tacita.tables.encoded_file import EncodedFile
 from tacita.tables.encoded_rows import CappedRows, EncodedRows, encode_rows
-from tacita.tables.encoder_rules import make_encoder, public_rows
-from tacita.tables.encoding import Encoded
+from tacita.tables.encoder_rules import make_additive_encoder, make_encoder, public_rows
+from tacita.tables.encoding import Encoded, Encoder
 from tacita.tables.features import NumberTarget
 from tacita.tables.lost_rows import nothing_to_train_on
 from tacita.tables.models import ModelSpec, loss_fn
@@ -42,6 +43,7 @@ from tacita.tables.score import largest_error
 from tacita.tables.settings import CONFIG, TableSettings, bound_settings
 from tacita.tables.shapes import mean_shift
 from tacita.tables.source import TableSource, private_rows
+from tacita.tables.survey import Survey
 from tacita.tables.table import Table
 from tacita.tables.table_oracle import make_table_oracle
 from tacita.tables.table_statement import PREPROCESSING, Selected, classes_as_given, make_statement, what_was_bought
@@ -144,15 +146,26 @@ class TableTask:
         schema = self.source.schema
         purchases = TablePurchases(self.source, rows.table, self.plan, sessions, self.randomness)
         found = purchases.survey(purchases.rows_and_task())
-        mu = self.plan.purchases.total_mu
-        encoder = make_encoder(schema, found, columns=self.source.names, total_mu=mu)
-        spec = ModelSpec.of(self.settings.model, self.plan.training.width, encoder)
+        model, encoder = self._model(found)
+        spec = ModelSpec.of(model, self.plan.training.width, encoder)
         preprocessing = Preprocessing(encoder=encoder, survey=found, model=spec, rows=public_rows(schema, found))
         self.ledger.flush()
         preprocessing.save(path)
         for words in what_was_bought(preprocessing, self.source):
             self.say(words)
         return preprocessing
+
+    def _model(self, found: Survey | None) -> tuple[str, Encoder]:
+        """Return the kind of model, and its encoder. Without two classes, an additive model is a linear constant."""
+        source, name = self.source, self.settings.model
+        if name == "additive":
+            assert found is not None
+            encoder = make_additive_encoder(source.schema, found, columns=source.names)
+            if encoder.task == "regression" or len(encoder.classes) > 1:
+                return name, encoder
+            name = "linear"
+        by_row = self.plan.purchases.total_mu / self.plan.purchases.max_rows_per_unit
+        return name, make_encoder(source.schema, found, columns=source.names, total_mu=by_row)
 
     def encoded(self, rows: CappedRows, preprocessing: Preprocessing) -> EncodedRows:
         """Turn all rows into features and targets, in files, and hold some of them out by coin."""
@@ -163,12 +176,17 @@ class TableTask:
             key=self.randomness.session_key(SPLIT),
             holds_out=self.plan.holds_out,
             keeps_invalid=self.settings.neighboring_relation != "add_or_remove_one",
-            by_class=self.class_weights(preprocessing),
+            by_class=self.loss_weights(preprocessing),
             folder=self.folder.private,
         )
 
-    def class_weights(self, preprocessing: Preprocessing) -> Tensor | None:
-        """Return the weight of each class, at most 1, from bought counts; ``None`` unless ``balanced`` is set."""
+    def loss_weights(self, preprocessing: Preprocessing) -> Tensor | None:
+        """Return what the loss of a row is multiplied by, a number or one for each class; ``None`` for 1.
+
+        With ``balanced`` it is at most 1, from bought counts; for an additive model it sets the bound on a residual.
+        """
+        if preprocessing.model.name == "additive":
+            return torch.tensor(row_weight(preprocessing.encoder, self.plan.training.max_grad_norm))
         counts = list(preprocessing.label_counts.values())
         if not self.settings.balanced or len(counts) < 2:
             return None
@@ -198,7 +216,10 @@ class TableTask:
 
     def untrained(self, preprocessing: Preprocessing) -> nn.Module:
         """Return the model with its first weights."""
-        return preprocessing.model.build(self.randomness.session_key("model").stream("first weights").seed())
+        model = preprocessing.model.build(self.randomness.session_key("model").stream("first weights").seed())
+        if preprocessing.model.name == "additive":
+            start(cast(nn.Linear, model), preprocessing)
+        return model
 
     def state(
         self, model: nn.Module, loss: LossFn, records: Records, *, preprocessing: Preprocessing, sessions: Sessions
@@ -218,8 +239,19 @@ class TableTask:
             session=sessions.train,
             randomness=self.randomness,
         )
-        lr = rules.learning_rate(settings, preprocessing.encoder, preprocessing.rows)
-        optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=rules.MOMENTUM)
+        encoder, rows = preprocessing.encoder, preprocessing.rows
+        if preprocessing.model.name == "additive":
+            optimizer = FilteredSteps(
+                cast(nn.Linear, model),
+                preprocessing,
+                queries=training.queries,
+                sample_rate=training.sample_rate,
+                noise_std=max(oracle.noise_std.values()) / oracle.divisor,
+                weight=row_weight(encoder, training.max_grad_norm),
+            )
+        else:
+            lr = rules.learning_rate(settings, encoder, rows)
+            optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=rules.MOMENTUM)
         average = chosen_average(settings.average or rules.AVERAGE, oracle, model, ChosenSettings())
         return TrainingState(model, optimizer, oracle, average)
 

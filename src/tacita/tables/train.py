@@ -4,7 +4,7 @@ from tacita.random import Randomness
 from tacita.tables.models import check_model
 from tacita.tables.plan import TablePlan
 from tacita.tables.settings import TableSettings
-from tacita.tables.source import declared_schema, open_source, read_test
+from tacita.tables.source import check_additive, declared_schema, open_source, read_test
 from tacita.tables.table_run import TableRun, run_in_folder
 from tacita.tables.table_task import Say
 
@@ -37,6 +37,7 @@ def train_table(
         raise ValueError("sweep is for tacita.tables.sweep_table, which chooses among runs: leave it out here.")
     check_model(settings.model)
     source = open_source(settings, declared_schema(settings))
+    check_additive(settings, source)
     plan = TablePlan.of(settings, source)
     test = None if settings.test_file is None else read_test(settings.test_file, source)
     return run_in_folder(

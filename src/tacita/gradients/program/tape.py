@@ -497,7 +497,7 @@ class _Writer(TorchFunctionMode):
         if len({id(one) for one in floats}) < len(floats):
             raise UnsupportedModuleError(f"{function.__name__} returns one tensor twice: return a clone of it")
         if not (any(ctx.needs_input_grad) and outputs and torch.is_grad_enabled()):
-            return found
+            return tree_map(lambda one: one.detach() if isinstance(one, Tensor) else one, found)
         if ctx.dirty_tensors or not ctx.materialize_grads:
             raise UnsupportedModuleError(
                 f"{function.__name__} calls ctx.mark_dirty, or ctx.set_materialize_grads(False), which is not written "

@@ -1,0 +1,259 @@
+r"""The additive model: one number for each bin of each column, learned in a few filtered steps.
+
+:math:`f(x) = b + \sum_c w_c[\mathrm{bin}_c(x)]`: a linear model on features of which each column switches on one. The
+gradient of a row is its residual times a vector of :math:`d + 1` ones, so that clipping rows at C bounds residuals at
+
+.. math:: c = \frac{C}{k \sqrt{d + 1}}
+
+where k is what the loss puts before the residual, and :func:`row_weight` is the factor on the loss that makes c a
+constant. The oracle, its queries and their price are those of any other model; all that is here reads releases.
+
+*The first quarter of the queries* is asked at the constant model, and their mean shows how much each column matters.
+H is diagonal with the bought masses of a column's bins, weighted by the variance of a residual, and
+:math:`w \sim N(0, \sigma^2 S)`, S that of a random walk over the bins of a number, the identity for a category. Then
+the gradient is :math:`N(0, \sigma^2 H S H + N)`, N the law of its noise, and :math:`\sigma` maximises that likelihood:
+0 for a column that does not stand out.
+
+*The others* are dealt out to T steps, whose queries are averaged. A step is the posterior mean of one noisy gradient:
+
+.. math:: w \leftarrow w - \tfrac1\gamma \, \sigma^2 S H (\sigma^2 H S H + N)^{-1} g
+
+so that what is well determined takes a Newton step and what drowned in noise takes none. Columns share rows, so that
+:math:`\gamma = 1.3`; the constant lies in all of them, so that it is taken out of each and moves b alone.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tacita.tables.encoder_rules import best_bins
+from tacita.tables.encoding import Encoder
+from tacita.tables.features import BinsPiece, CategoryPiece
+from tacita.tables.preprocessing import Preprocessing
+from tacita.tables.refinement import bounds
+from tacita.tables.rules import HOLDOUT
+from tacita.tables.survey import Bin, Facts
+
+FIRST = 0.25  # share of the queries that are asked at the constant model
+STEPS = 20  # filtered steps, among which the other queries are dealt out
+RESIDUAL = {"classification": 0.5, "regression": 1.0}  # bound on a residual of the usual rows
+GAMMA = 1.3  # steps are divided by it, because columns share rows
+SIGMAS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # spread of a step of the random walk, or of a category
+SPARE_MASS = 0.002  # of the rows, in every bin: a bin that noise emptied may hold some
+MISSING_VARIANCE = 16.0  # of a number's missing cells, in steps of its random walk
+SURE = 0.02  # bought class shares are taken to be at least this
+
+
+def row_weight(encoder: Encoder, max_grad_norm: float) -> float:
+    """Return the factor on the loss with which clipping at ``max_grad_norm`` bounds residuals at ``RESIDUAL``."""
+    task = encoder.task or "classification"
+    before = 2.0 if task == "regression" else math.sqrt(2)  # of a squared error; two classes have opposite residuals
+    return max_grad_norm / (before * RESIDUAL[task] * math.sqrt(len(encoder.pieces) + 1))
+
+
+@dataclass(frozen=True)
+class BinnedColumn:
+    """What is known about the bins of a column before the training.
+
+    Attributes:
+        place: Where its features stand.
+        rows: Bought number of rows of each bin, above 0.
+        prior: S, the prior covariance at sigma = 1.
+    """
+
+    place: slice
+    rows: np.ndarray
+    prior: np.ndarray
+
+
+def binned_columns(preprocessing: Preprocessing) -> list[BinnedColumn]:
+    """Return the columns of an additive model with their bought masses."""
+    survey, rows, first, found = preprocessing.survey, preprocessing.rows, 0, list[BinnedColumn]()
+    assert survey is not None
+    for piece in preprocessing.encoder.pieces:
+        facts = survey.facts(piece.column)
+        if isinstance(piece, BinsPiece):
+            counts, prior = _masses(piece, facts), _walk(piece)
+        else:
+            assert isinstance(piece, CategoryPiece)
+            known = [dict(facts.values).get(value, 0.0) for value in piece.values]
+            counts, prior = np.array([*known, rows - sum(known)]), np.eye(piece.width)
+        mass = 0.9 * np.maximum(counts, 0.0) + SPARE_MASS * rows
+        found.append(BinnedColumn(slice(first, first + piece.width), mass, prior))
+        first += piece.width
+    return found
+
+
+def _masses(piece: BinsPiece, facts: Facts) -> np.ndarray:
+    """Return the bought rows of each feature of a number.
+
+    The bins between the bounds of the refinement are its own, those beyond are dyadic; the end bins of the refinement
+    held the latter's rows, too. Zero was counted in the fine bin that holds it.
+    """
+    counts, edges = np.zeros(piece.width), np.array([-np.inf, *piece.edges, np.inf])
+    zero = sum(bin.count for bin in facts.bins if bin.lower == bin.upper == 0)
+    bins = best_bins(facts)
+    low, high = bounds(facts.bins) if bins is facts.fine else (math.inf, -math.inf)
+    for bin in bins:
+        _add(counts, edges, bin)
+    for bin in facts.bins:
+        if bins is facts.fine and (bin.lower >= high or bin.upper <= low) and bin.upper > bin.lower:
+            _add(counts, edges, bin)
+            end = high if bin.lower >= high else low
+            counts[_place(edges, math.nextafter(end, bin.lower if end == low else low))] -= bin.count
+    if bins is facts.fine:
+        counts[_place(edges, 0.0)] -= zero
+    counts[-2:] = zero, facts.missing
+    return counts
+
+
+def _place(edges: np.ndarray, value: float) -> int:
+    return int(np.searchsorted(edges[1:-1], value, side="right"))
+
+
+def _add(counts: np.ndarray, edges: np.ndarray, bin: Bin) -> None:
+    """Spread the rows of a bin evenly over the bins that it overlaps; zero is no such bin."""
+    if bin.upper > bin.lower:
+        share = np.maximum(np.minimum(edges[1:], bin.upper) - np.maximum(edges[:-1], bin.lower), 0.0)
+        counts[: len(share)] += bin.count * share / share.sum()
+
+
+def _walk(piece: BinsPiece) -> np.ndarray:
+    """Return the covariance of a random walk over the bins, with zero where it lies, and missing cells apart."""
+    order = np.arange(len(piece.edges) + 1, dtype=np.float64)
+    order = np.append(order, np.searchsorted(piece.edges, 0.0, side="right") - 0.5)
+    order -= order.min() - 1
+    prior = np.zeros((piece.width, piece.width))
+    prior[:-1, :-1] = np.minimum.outer(order, order)
+    prior[-1, -1] = MISSING_VARIANCE
+    return prior
+
+
+def class_shares(preprocessing: Preprocessing) -> np.ndarray:
+    """Return the bought share of each class, between 0.02 and 0.98; equal ones if classes are declared."""
+    counts = preprocessing.label_counts
+    names = preprocessing.encoder.classes
+    found = np.array([counts.get(name, 1.0) for name in names])
+    found = np.clip(found / found.sum(), SURE, 1 - SURE)
+    return found / found.sum()
+
+
+def start(model: nn.Linear, preprocessing: Preprocessing) -> None:
+    """Set the constant of an untrained model to the log shares of the bought classes."""
+    if preprocessing.encoder.task == "classification":
+        logs = np.log(class_shares(preprocessing))
+        with torch.no_grad():
+            model.bias.copy_(torch.from_numpy(logs - logs.mean()))
+
+
+class FilteredSteps(torch.optim.Optimizer):
+    """The steps of an additive model: see the module. It reads gradients, which are releases, and nothing else.
+
+    Args:
+        model: A linear model on the features of an additive encoder.
+        preprocessing: Knows the masses.
+        queries, sample_rate: Of the training.
+        noise_std: Of the mean gradient that a query releases.
+        weight: The factor on the loss, of :func:`row_weight`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Linear,
+        preprocessing: Preprocessing,
+        *,
+        queries: int,
+        sample_rate: float,
+        noise_std: float,
+        weight: float,
+    ) -> None:
+        super().__init__(model.parameters(), {"gamma": GAMMA})
+        self._weight, self._bias = model.weight, model.bias
+        self._columns = binned_columns(preprocessing)
+        task, classes = preprocessing.encoder.task, len(preprocessing.encoder.classes)
+        rows = (1 - HOLDOUT) * preprocessing.rows
+        # ``scale`` turns a released mean gradient into a sum of residuals over the rows to train on.
+        self._scale = rows / (weight * (2.0 if task == "regression" else 1.0))
+        self._share = 1.0 if task == "regression" else (classes - 1) / classes  # of the noise, once classes are centred
+        shares = np.array([1.0]) if task == "regression" else class_shares(preprocessing)
+        self._curvature = shares * (1 - shares) / self._share if task != "regression" else shares
+        self._rows, self._noise = rows, self._share * (noise_std * self._scale) ** 2
+        self._sampling = (1 - sample_rate) / sample_rate  # Poisson sampling adds this share of h to the variance
+        self._first = max(round(FIRST * queries), 1)
+        steps = max(min(STEPS, queries - self._first), 1)
+        self._ends = self._first + np.ceil(np.arange(1, steps + 1) * (queries - self._first) / steps)
+        for parameter, width in ((self._weight, len(self._columns)), (self._bias, 1)):
+            # An optimizer that is loaded has state of its parameters' dtype, so that it has no other here.
+            self.state[parameter] = {
+                "sum": torch.zeros_like(parameter),
+                "made": torch.zeros(2),  # queries in the sum, and all of them
+                "sigma": torch.zeros(width),
+            }
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Take one gradient in; move the model where the queries of a step are complete."""
+        for parameter in (self._weight, self._bias):
+            state, gradient = self.state[parameter], parameter.grad
+            assert gradient is not None
+            state["sum"] += gradient
+            state["made"] += 1
+            parameter.mul_(1.0)  # for the oracle, which asks that each release is taken in
+        together, made = map(int, self.state[self._weight]["made"].tolist())
+        if made == self._first or made in self._ends:
+            self._move(together, choose=made == self._first)
+
+    def _move(self, together: int, *, choose: bool) -> None:
+        found = [self._mean_residuals(parameter, together) for parameter in (self._weight, self._bias)]
+        sums, totals = found[0], found[1]
+        noise = self._noise / together
+        sigma = self.state[self._weight]["sigma"]
+        for number, column in enumerate(self._columns):
+            mass = column.rows * self._rows / column.rows.sum()
+            own = sums[:, column.place] - totals[:, None] * mass / mass.sum()
+            laws = [_Law(v * mass, column.prior, noise, self._sampling / together) for v in self._curvature]
+            if choose:
+                sigma[number] = _likeliest(laws, own, self._share)
+            if sigma[number] > 0:
+                moved = np.stack([law.filtered(float(sigma[number]), g) for law, g in zip(laws, own, strict=True)])
+                moved -= moved @ mass[:, None] / mass.sum()
+                self._weight[:, column.place] -= torch.from_numpy(moved / GAMMA).to(self._weight.dtype)
+        self._bias -= torch.from_numpy(totals / (self._curvature * self._rows * GAMMA)).to(self._bias.dtype)
+
+    def _mean_residuals(self, parameter: Tensor, together: int) -> np.ndarray:
+        """Return the sums of residuals that the averaged queries show, with classes centred, and begin anew."""
+        state = self.state[parameter]
+        found = state["sum"].double().numpy() * (self._scale / together)
+        found = found - found.mean(0) * (len(found) > 1)
+        state["sum"].zero_()
+        state["made"][0] = 0
+        return found
+
+
+class _Law:
+    """The law of a column's gradient around the best weights, for one output."""
+
+    def __init__(self, mass: np.ndarray, prior: np.ndarray, noise: float, sampling: float) -> None:
+        self._mass, self._prior = mass, prior
+        self._noise = np.diag(noise + sampling * mass)
+
+    def _covariance(self, sigma: float) -> np.ndarray:
+        return sigma**2 * self._mass[:, None] * self._prior * self._mass + self._noise
+
+    def log_likelihood(self, sigma: float, gradient: np.ndarray) -> float:
+        """Return the log likelihood of a gradient, but for a constant."""
+        factor = np.linalg.cholesky(self._covariance(sigma))
+        return -0.5 * float(np.square(np.linalg.solve(factor, gradient)).sum()) - float(np.log(np.diag(factor)).sum())
+
+    def filtered(self, sigma: float, gradient: np.ndarray) -> np.ndarray:
+        """Return the posterior mean of the weights that explain a gradient."""
+        return sigma**2 * self._prior @ (self._mass * np.linalg.solve(self._covariance(sigma), gradient))
+
+
+def _likeliest(laws: list[_Law], gradients: np.ndarray, share: float) -> float:
+    """Return the sigma of the largest likelihood over all outputs, of which centred ones say only ``share``."""
+    found = [share * sum(law.log_likelihood(s, g) for law, g in zip(laws, gradients, strict=True)) for s in SIGMAS]
+    return SIGMAS[int(np.argmax(found))]

@@ -1,0 +1,271 @@
+"""The additive model: bins of which one is on, a bound on residuals, filtered steps, and refusals in words."""
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import tacita
+from tacita.random import Randomness
+from tacita.tables import Schema, Survey, TableSettings, Target, check_run, train_table
+from tacita.tables.additive import FIRST, RESIDUAL, FilteredSteps, binned_columns, row_weight
+from tacita.tables.dry_run import plan_in_words
+from tacita.tables.encoder_rules import make_additive_encoder
+from tacita.tables.features import BinsPiece
+from tacita.tables.models import ModelSpec, loss_fn
+from tacita.tables.preprocessing import Preprocessing
+from tacita.tables.refinement import bounds
+from tacita.tables.survey import Bin, Facts
+from tacita.tables.table import NumberColumn, Table, TextColumn
+
+ROWS = 8000.0
+DYADIC = (
+    Bin(0.0, 0.0, 5000.0),
+    Bin(1.0, 2.0, 1000.0),
+    Bin(2.0, 4.0, 1980.0),
+    Bin(4.0, 8.0, 0.0),
+    Bin(64.0, 128.0, 20.0),
+)
+
+
+def fine_of(dyadic):
+    """The counts of 64 bins between the bounds, as the refinement would have counted the rows of the dyadic bins."""
+    marks = np.linspace(*bounds(dyadic), 65)
+    values = np.concatenate([np.linspace(b.lower, b.upper, int(b.count), endpoint=False) for b in dyadic])
+    counts = np.bincount(np.searchsorted(marks[1:-1], values, side="right"), minlength=64)
+    return tuple(
+        Bin(*edges, float(n)) for *edges, n in zip(marks[:-1].tolist(), marks[1:].tolist(), counts, strict=True) if n
+    )
+
+
+X = Facts(column="x", kind="number", missing=200.0, bins=DYADIC, fine=fine_of(DYADIC))
+KIND = Facts(column="kind", kind="category", missing=0.0, values=(("a", 3000.0), ("b", 4000.0)))
+YES = Facts(column="y", kind="category", missing=0.0, values=(("no", 6000.0), ("yes", 2000.0)))
+NUMBER = Facts(column="y", kind="number", missing=0.0, bins=(Bin(-2.0, -1.0, 4000.0), Bin(1.0, 2.0, 4000.0)))
+
+
+def made(target=YES, *columns):
+    survey = Survey(rows=ROWS, columns=(*(columns or (X, KIND)), target), noise_std=5.0, threshold=60.0)
+    schema = Schema(target=Target(column="y"))
+    encoder = make_additive_encoder(schema, survey, columns=[one.column for one in survey.columns[:-1]])
+    return Preprocessing(encoder=encoder, survey=survey, model=ModelSpec.of("additive", None, encoder), rows=ROWS)
+
+
+def steps(model, preprocessing, noise_std=1e-3, queries=27, sample_rate=1.0):
+    weight = row_weight(preprocessing.encoder, 2.0)
+    settings = {"queries": queries, "sample_rate": sample_rate, "noise_std": noise_std, "weight": weight}
+    return FilteredSteps(model, preprocessing, **settings)
+
+
+def test_every_row_switches_on_one_feature_a_column():
+    """What the bound on residuals rests on, for any cell: zero, missing, text, infinite, far, unknown."""
+    cells = ["0", "", "word", "1e300", "-1e300", "1e-300", "nan", "inf", "3.5", "100", "-0"]
+    table = Table({"x": TextColumn.of(cells), "kind": TextColumn.of([*("a", "b", "c", ""), *["a"] * 7])})
+    features = made().encoder.encode(table, with_target=False).features
+    assert set(features.unique().tolist()) == {0.0, 1.0}
+    assert features.sum(1).tolist() == [2.0] * len(cells)
+    numbers = NumberColumn(np.array([0.0, np.nan, 2.0**-31, 3.0]))
+    piece = made().encoder.pieces[0]
+    names = [piece.names[i] for i in piece.encode(numbers, ()).argmax(1)]
+    assert (names[0], names[1], names[2]) == ("x = 0", "x is missing", "x = 0")
+    assert "in bin" in names[3]
+
+
+@pytest.mark.parametrize(("target", "task"), [(YES, "classification"), (NUMBER, "regression")])
+def test_clipping_starts_where_the_residual_is_at_its_bound(target, task):
+    preprocessing = made(target)
+    model, row = ModelSpec.of("additive", None, preprocessing.encoder).build(), torch.zeros(1, 0)
+    table = Table({"x": TextColumn.of(["3"]), "kind": TextColumn.of(["a"])})
+    row = preprocessing.encoder.encode(table, with_target=False).features
+    residual = RESIDUAL[task]  # of a constant model: p - 1/2 of two classes, or minus the target
+    label = torch.tensor([1]) if task == "classification" else torch.tensor([residual])
+    weight = torch.tensor([row_weight(preprocessing.encoder, 2.0)])
+    loss_fn(task)(model, (row, label, weight)).sum().backward()
+    norm = sum(float(p.grad.square().sum()) for p in model.parameters()) ** 0.5
+    assert norm == pytest.approx(2.0, rel=1e-6)
+
+
+def test_masses_are_those_that_were_bought():
+    """Zero has its own, the fine bin that holds it the rest; the tail is in the dyadic bins beyond the bounds."""
+    (column, category) = binned_columns(made())
+    piece = made().encoder.pieces[0]
+    assert isinstance(piece, BinsPiece)
+    bought = (column.rows - 0.002 * ROWS) / 0.9
+    assert bought[-2:].tolist() == [5000.0, 200.0]
+    assert bought[np.searchsorted(piece.edges, 0.0, side="right")] == pytest.approx(0.0, abs=1e-6)
+    assert bought[np.searchsorted(piece.edges, 100.0, side="right")] == pytest.approx(20.0)
+    assert bought.sum() == pytest.approx(8200.0, abs=1e-6)
+    assert (column.rows > 0).all()
+    assert ((category.rows - 0.002 * ROWS) / 0.9).tolist() == pytest.approx([3000.0, 4000.0, 1000.0])
+
+
+def residual_means(preprocessing, effect, rows, noise_std, draw):
+    """A noisy mean gradient of a constant regression with this effect of each feature, as an oracle releases it."""
+    factor = 2 * row_weight(preprocessing.encoder, 2.0)
+    masses = np.concatenate([c.rows * rows / c.rows.sum() for c in binned_columns(preprocessing)])
+    gradient = -factor * masses * effect / rows
+    return torch.from_numpy(gradient + noise_std * draw.normal(size=len(effect)))
+
+
+def test_a_column_of_nothing_stays_flat_and_a_real_one_is_found():
+    preprocessing, flat, learned = made(NUMBER), 0, 0
+    columns = binned_columns(preprocessing)
+    width, noise = preprocessing.encoder.num_features, 2e-3
+    effect = np.zeros(width)
+    effect[columns[1].place] = (0.5, -0.5, 0.5)
+    for seed in range(40):
+        draw, model = np.random.default_rng(seed), preprocessing.model.build()
+        optimizer = steps(model, preprocessing, noise_std=noise, queries=8)
+        for _ in range(round(FIRST * 8)):
+            model.weight.grad = residual_means(preprocessing, effect, 0.9 * ROWS, noise, draw)[None].float()
+            model.bias.grad = torch.zeros(1)
+            optimizer.step()
+        sigma = optimizer.state[model.weight]["sigma"]
+        flat += bool(sigma[0] == 0) and not model.weight[:, columns[0].place].any()
+        learned += sigma[1].item() > 0
+        assert model.weight.abs().max() < 2
+    assert flat >= 24
+    assert learned == 40
+
+
+def test_no_gradient_no_move():
+    preprocessing = made(NUMBER)
+    model = preprocessing.model.build()
+    optimizer = steps(model, preprocessing, noise_std=1e-4, queries=4)
+    model.weight.grad, model.bias.grad = torch.zeros_like(model.weight), torch.zeros_like(model.bias)
+    for _ in range(4):
+        optimizer.step()
+    assert not model.weight.any()
+    assert not model.bias.any()
+
+
+def test_the_constant_is_in_the_bias_alone():
+    """It lies in every column: left there, steps would add it up over the columns."""
+    preprocessing = made(NUMBER)
+    model, draw = preprocessing.model.build(), torch.Generator().manual_seed(0)
+    optimizer = steps(model, preprocessing, noise_std=1e-4, queries=4)
+    model.weight.grad, model.bias.grad = 0.1 * torch.randn(model.weight.shape, generator=draw), torch.zeros(1)
+    optimizer.step()  # chooses sigma, and moves
+    columns, first = binned_columns(preprocessing), model.weight.detach().clone()
+    assert (optimizer.state[model.weight]["sigma"] > 0).all()
+    for column in columns:
+        mean = np.average(first.numpy()[0, column.place], weights=column.rows)
+        assert abs(mean) < 1e-3 * first[:, column.place].abs().max().item()
+        model.weight.grad[:, column.place] = torch.from_numpy(0.3 * column.rows / column.rows.sum()).float()
+    model.bias.grad = torch.full((1,), 0.3)
+    for _ in range(3):
+        optimizer.step()
+    assert torch.allclose(model.weight, first, atol=1e-5)
+    assert model.bias.item() < -0.01
+
+
+def bumps(path, rows=3000, seed=0):
+    """Labels that follow from |x| alone, which no line separates; z says nothing."""
+    draw = np.random.default_rng(seed)
+    x, z = draw.normal(size=rows), draw.normal(size=rows)
+    path.write_text(
+        "x,z,label\n" + "".join(f"{a:.4f},{b:.4f},{'yn'[int(abs(a) > 0.7)]}\n" for a, b in zip(x, z, strict=True))
+    )
+
+
+@pytest.fixture
+def asked(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    bumps(tmp_path / "bumps.csv")
+    return TableSettings(data="bumps.csv", output="run", target="label", epsilon=3.0, delta=1e-5, model="additive")
+
+
+def test_it_learns_what_no_line_can_and_says_what_it_did(asked):
+    run = train_table(asked)
+    model = tacita.load("run")
+    found = model.predict({"x": [0.0, 1.5, -1.5], "z": [0.0, 2.0, -2.0]})
+    assert found.tolist() == ["y", "n", "n"]
+    assert run.fields["model"] == "additive"
+    assert run.fields["planned_queries"] == run.fields["queries_made"] == 27
+    assert run.fields["epsilon"] <= 3.0
+    assert any(words.startswith("steps = filtered") for words in run.fields["chosen_by_tacita"])
+    assert check_run("run").faults == ()
+    first, second = model.shapes()
+    assert (first.column, second.column) == ("x", "z")
+    assert first.importance > 4 * second.importance
+
+
+@pytest.mark.parametrize("more", [{}, {"hardened": "rounded"}, {"sample_rate": 0.3, "queries": 40}])
+def test_killed_in_between_it_goes_on_to_the_same_bits(asked, monkeypatch, more):
+    asked, fsync, count = dataclasses.replace(asked, **more), os.fsync, [0]
+
+    def until(number):
+        def counting(handle):
+            count[0] += 1
+            if count[0] == number:
+                raise KeyboardInterrupt
+            fsync(handle)
+
+        count[0] = 0
+        monkeypatch.setattr(os, "fsync", counting)
+
+    until(0)
+    train_table(dataclasses.replace(asked, output="whole"), randomness=Randomness.insecure(0))
+    total, whole = count[0], Path("whole/model.safetensors").read_bytes()
+    for number in (total // 3, total // 2, 4 * total // 5):
+        again = dataclasses.replace(asked, output=f"killed{number}")
+        until(number)
+        with pytest.raises(KeyboardInterrupt):
+            train_table(again, randomness=Randomness.insecure(0))
+        until(0)
+        train_table(again, randomness=Randomness.insecure(0))
+        assert Path(again.output, "model.safetensors").read_bytes() == whole
+
+
+def test_the_ledger_is_that_of_any_other_model_with_these_settings(asked):
+    """The model is post-processing: what is registered and spent does not tell which one it was."""
+    events = []
+    for model in ("additive", "linear"):
+        output = {"output": model, "model": model, "sample_rate": 0.5, "queries": 8, "max_grad_norm": 2.0}
+        train_table(dataclasses.replace(asked, **output))
+        lines = [json.loads(line) for line in Path(model, "ledger.jsonl").read_text().splitlines()]
+        events.append([line["event"] for line in lines if "event" in line])
+    assert events[0] == events[1]
+    assert events[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"lr": 0.1}, "lr must go without model = additive"),
+        ({"noise": "correlated"}, "noise must go without model = additive"),
+        ({"balanced": True}, "balanced must go without model = additive"),
+        ({"feedback": "bounded"}, "feedback must go without model = additive"),
+        ({"sweep": "[grid]\nlr = [0.1]"}, "sweep must go without model = additive"),
+        ({"model": "aditive"}, "additive"),
+    ],
+)
+def test_what_it_has_no_place_for_is_refused_in_words(asked, change, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(asked, **change)
+
+
+def test_declared_columns_and_grids_are_refused_before_anything_is_spent(asked):
+    Path("schema.toml").write_text(
+        "[columns.x]\nkind = 'number'\nlower = -3\nupper = 3\n[columns.z]\nkind = 'number'\n"
+    )
+    declared = dataclasses.replace(asked, schema="schema.toml")
+    for ask in (train_table, plan_in_words):
+        with pytest.raises(ValueError, match="additive needs bought bins of every column"):
+            ask(declared)
+    grid = dataclasses.replace(asked, model="linear", sweep="mean_runs = 2\n[grid]\nmodel = ['linear', 'additive']")
+    with pytest.raises(ValueError, match="grid cannot have model = additive"):
+        tacita.tables.sweep_table(grid)
+    assert not Path("run").exists()
+
+
+def test_without_two_classes_it_is_a_constant(asked):
+    Path("bumps.csv").write_text("x,z,label\n" + "1,2,y\n" * 3000)
+    run = train_table(asked)
+    assert run.statement.startswith("NOTHING LEARNED")
+    assert isinstance(tacita.load("run").model, nn.Linear)

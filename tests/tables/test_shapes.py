@@ -1,0 +1,93 @@
+"""Shapes of a linear model: what each column adds, from weights and purchases alone."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import tacita
+from tacita.cli.runs import explain_run
+from tacita.tables import Encoder, Survey, train_table
+from tacita.tables.features import CategoryPiece, ClassTarget, Logarithm, NumberPiece, NumberTarget
+from tacita.tables.models import ModelSpec
+from tacita.tables.preprocessing import Preprocessing
+from tacita.tables.shapes import largest_terms, mean_shift, shapes
+from tacita.tables.survey import Bin, Facts
+
+AGE = NumberPiece(column="age", lower=0.0, upper=4.0, centre=2.0, scale=1.0, steps=(2.0,))
+KIND = CategoryPiece(column="kind", values=("a", "b"))
+SURVEY = Survey(
+    rows=100.0,
+    columns=(
+        Facts(column="age", kind="number", missing=10.0, bins=(Bin(0.0, 2.0, 60.0), Bin(2.0, 4.0, 30.0))),
+        Facts(column="kind", kind="category", missing=0.0, values=(("a", 50.0), ("b", 30.0))),
+    ),
+    noise_std=1.0,
+    threshold=5.0,
+)
+LOG = NumberTarget(column="y", lower=1.0, upper=9.0, centre=4.0, scale=2.0, log=Logarithm(centre=1.0, scale=0.5))
+
+
+def preprocessing(target, survey=SURVEY):
+    encoder = Encoder(pieces=(AGE, KIND), target=target, missing=("",))
+    return Preprocessing(encoder=encoder, survey=survey, model=ModelSpec.of("linear", None, encoder), rows=100.0)
+
+
+def test_a_shape_is_the_sum_of_a_columns_features_less_its_mean():
+    weights = {"weight": torch.tensor([[0.0, 0.0, 0.0, 0.0], [1.0, 0.5, 2.0, -1.0]])}
+    age, kind = shapes(preprocessing(ClassTarget(column="y", classes=("no", "yes"))), weights)
+    assert age.cells == ("0 to 2", "2 to 4", "missing")
+    raw = np.array([-1.0, 1.0 + 0.5, 0.0])
+    rows = np.array([60.0, 30.0, 10.0])
+    expected = raw - raw @ rows / 100
+    assert np.array(age.values)[:, 0] == pytest.approx(expected)
+    assert age.importance == pytest.approx((expected**2 @ rows / 100) ** 0.5)
+    assert (kind.cells, kind.rows) == (("a", "b", "other"), (50.0, 30.0, 20.0))
+    assert np.array(kind.values)[:, 0] == pytest.approx(np.array([2.0, -1.0, 0.0]) - 0.7)
+
+
+def test_units_are_those_of_the_target_or_its_logarithm():
+    weights = {"weight": torch.tensor([[1.0, 0.5, 2.0, -1.0]])}
+    plain = NumberTarget(column="y", lower=1.0, upper=9.0, centre=4.0, scale=2.0)
+    one, other = (shapes(preprocessing(target), weights)[1].importance for target in (plain, LOG))
+    assert one == pytest.approx(4 * other)
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.5, 10.0])
+def test_the_mean_of_a_log_normal_is_above_its_median(factor):
+    """With nothing explained the shift is half of the variance of the logarithms; with all of it there is none."""
+    weights = {"weight": factor * torch.tensor([[0.0, 0.0, 1.0, -1.0]])}
+    variance = factor**2 * (0.8 - 0.2**2)
+    assert mean_shift(preprocessing(LOG), weights) == pytest.approx(max(1 - variance, 0) * 0.5 / 2)
+
+
+def test_declared_columns_have_shapes_without_counts():
+    weights = {"weight": torch.tensor([[1.0, 0.5, 2.0, -1.0]])}
+    age, kind = shapes(preprocessing(LOG, survey=None), weights)
+    assert not age.bought
+    assert len(age.cells) == 32
+    assert np.average(np.array(kind.values)[:, 0]) == pytest.approx(0.0, abs=1e-12)
+    assert any(line.startswith("age") for line in largest_terms((age, kind)))
+
+
+def test_explain(settings, table, capsys):
+    train_table(settings(queries=60, sample_rate=0.2))
+    explain_run("run")
+    said = capsys.readouterr().out
+    assert "log odds of 'yes'" in said
+    lines = said.splitlines()[2:]
+    assert {line.split()[0] for line in lines} == {"x", "y", "kind"}
+    assert lines[0].startswith("x")  # it decides most
+    explain_run("run", column="kind")
+    assert "red" in capsys.readouterr().out
+    explain_run("run", json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert found[0]["column"] == "x"
+    assert found == json.loads(json.dumps(found, allow_nan=False))
+    with pytest.raises(ValueError, match="column must be one that the model uses"):
+        explain_run("run", column="patient")
+    train_table(settings(output="net", model="mlp", width=3))
+    with pytest.raises(ValueError, match="belongs to a linear or additive model: this one is 'mlp'"):
+        explain_run("net")
+    assert len(tacita.load("run").shapes()) == 3
