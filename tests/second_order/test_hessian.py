@@ -255,7 +255,7 @@ def test_what_a_program_cannot_say_is_refused_and_left_to_the_loop():
         if method == "auto":
             with pytest.raises(
                 UnsupportedModuleError,
-                match=r'before records are read: .*(index_select|embedding_dense_backward).*method="loop"',
+                match=r'before records are read: .*numbers of rows.*method="loop"',
             ):
                 hessian_products(source)
         else:
