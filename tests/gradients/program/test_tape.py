@@ -119,6 +119,38 @@ class Rounded(torch.autograd.Function):
     generate_vmap_rule = True
 
 
+class Reversed(torch.autograd.Function):
+    """Turns the gradient around by a factor that is read when the gradient comes back."""
+
+    factor = -1.0
+
+    @staticmethod
+    def forward(x):
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * Reversed.factor
+
+
+def factor_set_later(m, b):
+    Reversed.factor = -1.0
+    y = Reversed.apply(m(b[0]))
+    Reversed.factor = -3.0
+    return y.sum(1)
+
+
+def written_by_numpy(m, b):
+    k = torch.zeros(2)
+    y = m(b[0]) + k
+    k.numpy()[:] = 2.0
+    return ((y + k).square()).sum(1)
+
+
 def function_within_a_transform(m, b):
     return torch.func.grad(lambda x: Rounded.apply(m(x)).square().sum())(b[0]).square().sum(1)
 
@@ -136,6 +168,8 @@ def of_a_function(m, b):
 LOSSES = {
     "function": of_a_function,
     "input_given_back": input_given_back,
+    "factor_set_later": factor_set_later,
+    "written_by_numpy": written_by_numpy,
     "function_within_a_transform": function_within_a_transform,
     "vjp": pulled_by_vjp,
     "range": lambda m, b: m(b[0][:, range(4)]).sum(1),
@@ -207,6 +241,13 @@ def mode_left_on(m, b):
     return cross_entropy(m, b)
 
 
+def hooked_unseen(m, b):
+    y = m(b[0])
+    with torch._C.DisableTorchFunction():
+        y.register_hook(lambda grad: grad * 2)
+    return y.sum(1)
+
+
 def assigned(m, b):
     z = b[0] * 2
     z.data = b[0] * 3
@@ -227,6 +268,7 @@ REFUSED = {
         "CalledByName is no function of PyTorch's",
         lambda m, b: m(handle_torch_function(CalledByName(), (b[0],), b[0])).sum(1),
     ),
+    "hooked_unseen": ("a hook is put on", hooked_unseen),
     "eval": ("eval is no function of PyTorch's", evaluated),
     "noise_of_a_fork": ("sets a seed, or draws numbers that do not come from a tensor", noise_of_a_fork),
     "class_of_its_own": (

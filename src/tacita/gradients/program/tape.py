@@ -23,7 +23,7 @@ from functools import cache, partial
 from operator import index
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple, SupportsFloat, SupportsIndex
+from typing import Any, SupportsFloat, SupportsIndex
 
 import numpy as np
 import torch
@@ -107,7 +107,8 @@ class Constant:
     number: int
 
 
-class Call(NamedTuple):
+@dataclass
+class Call:
     """One call of a torch function.
 
     Attributes:
@@ -292,7 +293,7 @@ class _Writer(TorchFunctionMode):
         self._of_records = {*self._record}
         self._devices = sorted({"cpu", *(one.device.type for one in (*weights, *record))})
         self._modes = self._lowering = 0
-        self._autocast = self._autocast_now()
+        self._unfinished: list[Callable[[], None]] = []  # backward passes that are still to be written down
         self._lent: set[int] = set()  # memory of gradients that a backward pass was given
 
     @contextmanager
@@ -386,9 +387,13 @@ class _Writer(TorchFunctionMode):
             raise UnsupportedModuleError(WRITES_GIVEN.format(f"{_users_line()}: "))
 
     def end(self, losses: Tensor) -> None:
-        """Note where the loss is."""
+        """Note where the loss is, and write the backward passes down."""
         with torch._C.DisableTorchFunction():
             self.tape.losses = self.plain(self._with_twins(losses))
+            if any(one._backward_hooks or one._post_accumulate_grad_hooks for _, _, one in self._slots.values()):
+                raise UnsupportedModuleError(HOOKED)
+        while self._unfinished:
+            self._unfinished.pop()()
 
     def _run(self, func: Callable, args: tuple, kwargs: dict[str, Any], kept: set[int]) -> Any:
         """Call a function; what it comes to is not written down."""
@@ -398,12 +403,11 @@ class _Writer(TorchFunctionMode):
         finally:
             self.kept = before
 
-    def _append(self, func: Any, args: Any, kwargs: Any, found: Any, line: str) -> None:
+    def _append(self, func: Any, args: Any, kwargs: Any, found: Any, line: str) -> Call:
         results = [self._new(one) if isinstance(one, Tensor) else None for one in tree_leaves(found)]
-        self.tape.calls.append(Call(func, args, kwargs, results, torch.is_grad_enabled(), self._autocast_now(), line))
-
-    def _autocast_now(self) -> list[tuple[str, bool, torch.dtype]]:
-        return [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in self._devices]
+        autocast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in self._devices]
+        self.tape.calls.append(call := Call(func, args, kwargs, results, torch.is_grad_enabled(), autocast, line))
+        return call
 
     def plain(self, given: Any) -> Any:
         """Return an argument as a tape holds it.
@@ -428,8 +432,9 @@ class _Writer(TorchFunctionMode):
             raise UnsupportedModuleError("the code uses a tensor with code of its own: use a plain tensor")
         if not isinstance(tensor, FakeTensor):
             key = id(tensor), 0 if tensor.is_inference() else tensor._version
-            if key not in self._constants:
-                copied = memory_key(tensor) in self._made  # nothing else is written in a pass
+            copied = memory_key(tensor) in self._made  # nothing else is written in a pass
+            place, _ = self._constants.get(key, (None, None))  # NumPy writes it without a new version
+            if place is None or (copied and not torch.equal(self.tape.constants[place], tensor)):
                 self.tape.constants.append(tensor.detach().clone() if copied else tensor.detach())
                 self._constants[key] = len(self.tape.constants) - 1, tensor
             return Constant(self._constants[key][0])
@@ -485,7 +490,7 @@ class _Writer(TorchFunctionMode):
         """Call an ``autograd.Function``, and write down what it does forwards and backwards."""
         if _functorch.maybe_current_level() is not None:
             return self._lowered(function, args, kwargs)
-        ctx, calls = _Context(), self.tape.calls
+        ctx = _Context()
         ctx.needs_input_grad = tuple(isinstance(one, Tensor) and one.requires_grad for one in args)
         with torch.no_grad():
             found = function.forward(*args, **kwargs)
@@ -504,31 +509,39 @@ class _Writer(TorchFunctionMode):
                 "down: give a new tensor; take gradients of zeros"
             )
         inputs = [one for one, needed in zip(args, ctx.needs_input_grad, strict=True) if needed]
+        with torch._C.DisableTorchFunction():
+            fresh = self._run(lambda: [torch.zeros_like(one, requires_grad=True) for one in outputs], (), {}, set())
+            if any(memory_key(one) in self._of_records for one in (*inputs, *outputs)):
+                self._of_records |= {memory_key(one) for one in fresh}
+            call = self._append(None, self.plain((*inputs, *outputs)), {}, fresh, _users_line())
+        self._unfinished.append(partial(self._backward, call, function, ctx, results, outputs))
+        new = dict(zip(map(id, outputs), fresh, strict=True))
+        results = tuple(new.get(id(o), o.detach() if isinstance(o, Tensor) else o) for o in results)
+        return results if isinstance(found, tuple) else results[0]
+
+    def _backward(self, call: Call, function: Any, ctx: Any, results: Sequence[Any], outputs: Sequence[Tensor]) -> None:
+        """Write down what an ``autograd.Function`` does backwards; the forward pass is over."""
+        calls = self.tape.calls
         start = len(calls)
         grads = {id(one): torch.zeros_like(one) for one in outputs}
         given = [self._slots[id(one)][0] for one in grads.values()]
         del calls[start:]
         self._lent |= {memory_key(one) for one in grads.values()}
         zeros = {id(one): torch.zeros_like(one) for one in results if isinstance(one, Tensor)}
-        with ExitStack() as stack:  # a backward pass runs outside of what the forward pass has entered
-            for device, enabled, dtype in self._autocast:
-                stack.enter_context(torch.autocast(device, dtype, enabled=enabled))
-            back = function.backward(ctx, *((zeros | grads).get(id(one)) for one in results))
+        back = function.backward(ctx, *((zeros | grads).get(id(one)) for one in results))
         with torch._C.DisableTorchFunction():
             back = zip(back if isinstance(back, tuple) else (back,), ctx.needs_input_grad, strict=False)
             at = [self.plain(one) for one, needed in back if needed]
             own, calls[start:] = calls[start:], []
-            made = {*given, *(slot for call in own for slot in call.results)}
-            refs = [one for one in tree_leaves([*((call.args, call.kwargs) for call in own), at]) if type(one) is Ref]
+            made = {*given, *(slot for one in own for slot in one.results)}
+            refs = [one for one in tree_leaves([*((one.args, one.kwargs) for one in own), at]) if type(one) is Ref]
             reads = [*dict.fromkeys(one.slot for one in refs if one.slot not in made)]
-            fresh = self._run(lambda: [torch.zeros_like(one, requires_grad=True) for one in outputs], (), {}, set())
-            if any(memory_key(one) in self._of_records for one in (*inputs, *outputs)):
-                self._of_records |= {memory_key(one) for one in fresh}
-            passed = [*self.plain([*inputs, *outputs]), *map(Ref, reads)]
-            self._append(Pullback(len(inputs), given, own, at, reads), (*passed,), {}, fresh, _users_line())
-        new = dict(zip(map(id, outputs), fresh, strict=True))
-        results = tuple(new.get(id(o), o.detach() if isinstance(o, Tensor) else o) for o in results)
-        return results if isinstance(found, tuple) else results[0]
+            if any(slot > min(one for one in call.results if one is not None) for slot in reads):
+                raise UnsupportedModuleError(
+                    f"{call.line}: {function.__name__} uses in its backward pass what was computed after its call"
+                )
+            call.args = (*call.args, *map(Ref, reads))
+            call.function = Pullback(len(call.args) - len(outputs) - len(reads), given, own, at, reads)
 
     def _lowered(self, function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Call an ``autograd.Function`` within a transform, which comes back here for what lies below it."""
@@ -627,10 +640,7 @@ def _check_function(func: Any, args: tuple, *, inside: bool) -> None:
     if func in _ASSIGNING:
         raise UnsupportedModuleError(f"{_users_line()}: assigns to .data, .real or .imag: make a new tensor")
     if func in _HOOKING and args[0].requires_grad:
-        raise UnsupportedModuleError(
-            "a hook is put on a parameter, or on what was computed from parameters or records (grad_fn gives "
-            "the node that takes one), which only the loop calls: leave it out"
-        )
+        raise UnsupportedModuleError(HOOKED)
 
 
 def _check_trusting(func: Any) -> None:
@@ -714,6 +724,10 @@ SEED_SET = (
     "the model or the loss sets a seed, or draws numbers that do not come from a tensor of the batch "
     "(torch.manual_seed(0), torch.rand(1), random.random()): draw them once, in __init__, and keep them in a buffer "
     "(register_buffer), or draw by torch.rand_like(x) of a record's tensor x"
+)
+HOOKED = (
+    "a hook is put on a parameter, or on what was computed from parameters or records (grad_fn gives the node that takes "
+    "one), which only the loop calls: leave it out"
 )
 WRITES_A_PART = (
     "{}: it writes a record's values into a part of a tensor that is the same for all records (z = torch.zeros(...), "
