@@ -546,12 +546,6 @@ def backward_hooks_on_all_modules_left_out():
     put(tape, "check_backward_hooks", of_each)
 
 
-@bug(52, caught_by=[CHOICE + "test_a_hook_on_a_weight_is_refused"])
-def hooks_on_weights_left_out():
-    """A hook that the model's code puts on a weight, to freeze some of its numbers, is not called; nobody is told."""
-    put(tape, "_HOOKING", set())
-
-
 @bug(52, caught_by=[CHOICE + "test_a_module_with_a_backward_hook_is_refused"])
 def backward_hooks_left_out():
     """A module's backward hook, which changes the gradient, is not called, and nobody is told."""
