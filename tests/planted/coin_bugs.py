@@ -3,7 +3,7 @@
 from contextlib import contextmanager, nullcontext
 
 from tacita.gradients import functional, loop, seeds
-from tacita.gradients.program import tape
+from tacita.gradients.program import writer
 from tacita.gradients.watched import operators, reachable, retention
 from tacita.ledger.journal import Journal
 from tacita.oracles import gate, gradient_oracle
@@ -19,11 +19,11 @@ SHARED = COINS + "test_draws_that_records_share_are_refused_by_programs"
 def draws_are_not_looked_at():
     """A program holds any draw, whatever it comes from and whoever has seeded it."""
     put(
-        tape._Below,
+        writer._Below,
         "__torch_dispatch__",
         lambda self, func, types, args=(), kwargs=None: func(*args, **kwargs or {}),
     )
-    put(tape, "_nothing_drawn", nullcontext)
+    put(writer, "_nothing_drawn", nullcontext)
 
 
 @bug(82, caught_by=[COINS + "test_generators_of_the_user_are_refused"])

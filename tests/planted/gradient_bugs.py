@@ -25,7 +25,7 @@ from tacita.gradients import (
     weighted_sums,
 )
 from tacita.gradients.chunked import ChunkedEngine
-from tacita.gradients.program import check, run, tape
+from tacita.gradients.program import check, run, writer
 from tacita.gradients.program import engine as program
 from tacita.gradients.program import record as capture
 from tacita.gradients.rules import convolution, normalization, outer, rounding, rule
@@ -534,7 +534,7 @@ def norms_taken_early_without_margin():
 @bug(52, caught_by=[CHOICE + "test_a_backward_hook_on_all_modules_is_refused"])
 def backward_hooks_on_all_modules_left_out():
     """A backward hook that is registered for all modules at once is not called, and nobody is told."""
-    check = tape.check_backward_hooks
+    check = writer.check_backward_hooks
 
     def of_each(tree):
         try:
@@ -543,13 +543,13 @@ def backward_hooks_on_all_modules_left_out():
             if "for all modules" not in str(error):
                 raise
 
-    put(tape, "check_backward_hooks", of_each)
+    put(writer, "check_backward_hooks", of_each)
 
 
 @bug(52, caught_by=[CHOICE + "test_a_module_with_a_backward_hook_is_refused"])
 def backward_hooks_left_out():
     """A module's backward hook, which changes the gradient, is not called, and nobody is told."""
-    put(tape, "check_backward_hooks", lambda tree: None)
+    put(writer, "check_backward_hooks", lambda tree: None)
 
 
 @bug(26, 39, caught_by=[RECORDED + "test_autocast_around_a_query_reaches_no_norm"])
@@ -646,7 +646,7 @@ def the_model_sees_the_batch():
             return [functional.losses_at(model, loss_fn, tensors, whole, len(rows[0]))]
 
     swap(record_batch.records, whole_batch)
-    swap(tape.written_down, Whole)
+    swap(writer.written_down, Whole)
     put(engine_choice.MethodChoice, "_obstacle", lambda *args, **more: "")
     put(run, "check_rows", lambda *args: None)
 

@@ -3,7 +3,7 @@
 import torch
 
 from tacita.gradients import engine_choice
-from tacita.gradients.program import check, engine, rows, run, tape, unify
+from tacita.gradients.program import check, engine, rows, run, unify, writer
 from tests.planted.plant import bug, put, swap
 
 KINDS = "tests/gradients/program/test_hostile_kinds.py::"
@@ -41,7 +41,7 @@ def a_generator_of_its_own_draws():
 def a_seed_may_be_set():
     """A seed that the model sets is of no effect, and nobody is told."""
     put(
-        tape._Below,
+        writer._Below,
         "__torch_dispatch__",
         lambda self, func, types, args=(), kwargs=None: func(*args, **kwargs or {}),
     )
@@ -58,7 +58,7 @@ def traces_may_differ_in_numbers():
 @bug(caught_by=[CHECK + "test_the_number_of_rows_is_no_value"])
 def the_code_runs_once_a_size():
     """A model counts how often it has run, and so computes with the number of rows."""
-    put(run, "tapes_of", lambda *given: [tape.written_down(*given) for _ in run.SIZES])
+    put(run, "tapes_of", lambda *given: [writer.written_down(*given) for _ in run.SIZES])
 
 
 @bug(caught_by=[SIZES + "test_it_equals_the_loop_at_every_number_of_rows"])
@@ -112,7 +112,7 @@ def attention_reads_beyond_its_keys():
 @bug(caught_by=[KINDS + "test_it_is_refused_before_a_record_is_read"])
 def backward_operators_are_called_by_users():
     """A model calls the kernel of a backward pass, which writes where an index of a record says, unchecked."""
-    put(tape, "_check_trusting", lambda func: None)
+    put(writer, "_check_trusting", lambda func: None)
 
 
 @bug(54, caught_by=[DERIVED + "test_rows_are_pulled_back_in_their_order"])

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients import NetworkSource
 from tacita.gradients.functional import trainable
-from tacita.gradients.program import tape
+from tacita.gradients.program import tape, writer
 
 
 class Twice(torch.autograd.Function):
@@ -298,7 +298,7 @@ def test_what_a_tape_cannot_hold_is_refused_in_words(words, loss_fn):
 def test_modes_that_are_left_on_are_refused_and_put_back():
     model, data = made()
     with pytest.raises(UnsupportedModuleError, match="leaves a mode of PyTorch on"):
-        tape.written_down(model, mode_left_on, trainable(model), {}, data)
+        writer.written_down(model, mode_left_on, trainable(model), {}, data)
     assert not _get_current_function_mode_stack()
 
 
@@ -322,7 +322,7 @@ def test_functions_of_other_threads_are_not_written_down():
     thread = threading.Thread(target=other)
     thread.start()
     point = trainable(model)
-    written = tape.written_down(model, loss_fn, point, {}, data)
+    written = writer.written_down(model, loss_fn, point, {}, data)
     thread.join()
     assert found[0].tolist() == [[2.0, 2.0, 2.0]]
     assert not any(isinstance(call.function, tape.Pullback) for call in written.calls)

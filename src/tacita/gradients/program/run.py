@@ -27,9 +27,10 @@ from tacita.gradients.program.check import ZEROS, check, users_line
 from tacita.gradients.program.record import BareParametersError
 from tacita.gradients.program.recorded_calls import RecordedCall
 from tacita.gradients.program.rows import check_rows
-from tacita.gradients.program.tape import Tape, written_down
+from tacita.gradients.program.tape import Tape
 from tacita.gradients.program.trace import Pullback, TracedPass, fixed_tensors, trace
 from tacita.gradients.program.unify import OperatorCall, RowCount, Slot, Unified, unify
+from tacita.gradients.program.writer import written_down
 from tacita.gradients.record_batch import outside
 from tacita.gradients.rules.derived import Derived
 

@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.batches import memory_address, memory_key
 from tacita.gradients.functional import PLAIN, LossFn, ModuleTree
-from tacita.gradients.program.tape import written_by
+from tacita.gradients.program.writer import written_by
 from tacita.gradients.watched.reachable import held
 
 EXACT = {bool, int, str, bytes, type(None)}  # attributes that are compared as they are
