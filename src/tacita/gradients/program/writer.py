@@ -67,7 +67,12 @@ from tacita.gradients.seeds import is_global
 
 _TORCH, _HERE = str(Path(torch.__file__).parent), str(Path(__file__).parents[2])
 _PLAIN = (Tensor, nn.Parameter, nn.Buffer, FakeTensor)
-_OF_THE_GRAPH = {getattr(torch.Tensor, "grad_fn").__get__, torch.Tensor.backward}  # noqa: B009 - a descriptor's type
+_HOOKING = {  # gives hooks to a tensor, or the node of the graph that takes them
+    torch.Tensor.register_hook,
+    torch.Tensor.register_post_accumulate_grad_hook,
+    torch.Tensor.backward,
+    getattr(torch.Tensor, "grad_fn").__get__,  # noqa: B009 - its type is that of a tensor's attribute
+}
 _ASSIGNING = {getattr(torch.Tensor, name).__set__ for name in ("data", "real", "imag")}
 _EXACT = {
     type(None),
@@ -490,7 +495,7 @@ def _check_function(func: Any, args: tuple, *, inside: bool) -> None:
     _check_trusting(func)
     if func in _ASSIGNING:
         raise UnsupportedModuleError(f"{_users_line()}: assigns to .data, .real or .imag: make a new tensor")
-    if func in _OF_THE_GRAPH and args[0].requires_grad:
+    if func in _HOOKING and args[0].requires_grad:
         raise UnsupportedModuleError(HOOKED)
 
 
