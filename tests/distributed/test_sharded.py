@@ -142,7 +142,7 @@ def test_every_method_serves_shards(method):
 def test_a_program_is_traced_once_for_all_queries_of_a_twin(monkeypatch):
     made = []
     program = run.Program
-    monkeypatch.setattr(run, "Program", lambda traces: made.append(1) or program(traces))
+    monkeypatch.setattr(run, "Program", lambda *given: made.append(1) or program(*given))
 
     def work(rank, group):
         oracle = make_oracle(shard(make_model(), 2), rank, group, max_physical_batch_size=8)

@@ -689,6 +689,7 @@ def records_collated_together():
 def data_set_lent_to_models_that_write():
     """A model that writes its batch in place gets the data set's own memory, so that later queries read other rows."""
     put(check, "written_by", lambda node: [])
+    put(writer._Writer, "check_written", lambda self, tensor: None)
 
 
 @bug(56, caught_by=[GHOST + "test_a_very_long_row_is_not_carried_past_a_small_threshold"])

@@ -140,7 +140,7 @@ def recommended_noise(
     Example:
         >>> noise = recommended_noise(100, 100, relation="add_or_remove_one", epsilon=1.0, delta=1e-5)
         >>> noise.bands, noise.power
-        (2, 0.35)
+        (2, 0.5)
     """
     _validate.count("queries", queries)
     _validate.count("batches", batches, at_least=2)
