@@ -23,7 +23,7 @@ def draws_are_not_looked_at():
         "__torch_dispatch__",
         lambda self, func, types, args=(), kwargs=None: func(*args, **kwargs or {}),
     )
-    put(writer, "_nothing_drawn", nullcontext)
+    put(writer, "nothing_drawn", nullcontext)
 
 
 @bug(82, caught_by=[COINS + "test_generators_of_the_user_are_refused"])

@@ -3,7 +3,7 @@
 import torch
 
 from tacita.gradients import engine_choice
-from tacita.gradients.program import check, engine, rows, run, unify, writer
+from tacita.gradients.program import allowed, check, engine, rows, run, unify, writer
 from tests.planted.plant import bug, put, swap
 
 KINDS = "tests/gradients/program/test_hostile_kinds.py::"
@@ -112,7 +112,7 @@ def attention_reads_beyond_its_keys():
 @bug(caught_by=[KINDS + "test_it_is_refused_before_a_record_is_read"])
 def backward_operators_are_called_by_users():
     """A model calls the kernel of a backward pass, which writes where an index of a record says, unchecked."""
-    put(writer, "_check_trusting", lambda func: None)
+    put(allowed, "_check_trusting", lambda func: None)
 
 
 @bug(54, caught_by=[DERIVED + "test_rows_are_pulled_back_in_their_order"])

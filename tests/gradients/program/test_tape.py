@@ -325,4 +325,4 @@ def test_functions_of_other_threads_are_not_written_down():
     written = writer.written_down(model, loss_fn, point, {}, data)
     thread.join()
     assert found[0].tolist() == [[2.0, 2.0, 2.0]]
-    assert not any(isinstance(call.function, tape.Pullback) for call in written.calls)
+    assert not any(isinstance(call.function, tape.TapedBackward) for call in written.calls)

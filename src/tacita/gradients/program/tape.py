@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.utils.checkpoint
 from torch import Tensor
 from torch.fx import traceback
 from torch.utils._pytree import tree_leaves, tree_map
@@ -33,11 +32,11 @@ class Constant:
 
 
 @dataclass
-class Call:
+class TapedCall:
     """One call of a torch function.
 
     Attributes:
-        function: The function, or a :class:`Pullback`.
+        function: The function, or a :class:`TapedBackward`.
         args: Its arguments, with ``Ref`` and ``Constant`` in place of tensors.
         kwargs: Its named arguments.
         results: The slot of each tensor in the result; ``None`` for what is no tensor.
@@ -56,7 +55,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Pullback:
+class TapedBackward:
     """What stands for an ``autograd.Function``: it gives outputs as they are, and gradients by calls.
 
     It is called with the arguments that are differentiated, the outputs, and what its calls read.
@@ -71,7 +70,7 @@ class Pullback:
 
     inputs: int
     given: list[int]
-    calls: list[Call]
+    calls: list[TapedCall]
     found: list[Any]
     reads: list[int]
 
@@ -89,7 +88,7 @@ class Tape:
     """
 
     def __init__(self) -> None:
-        self.calls: list[Call] = []
+        self.calls: list[TapedCall] = []
         self.constants: list[Tensor] = []
         self.apart: set[int] = set()
         self.losses: Any = None
@@ -97,7 +96,7 @@ class Tape:
         self.writes_record = False
 
     def play(self, inputs: Sequence[Tensor], each_its_own: Callable[[Tensor], Tensor]) -> Tensor:
-        """Call the functions again.
+        """TapedCall the functions again.
 
         Args:
             inputs: Tensors in place of those of the tape: parameters, other weights, the record.
@@ -110,12 +109,12 @@ class Tape:
         self.run(self.calls, values, each_its_own)
         return self.filled(self.losses, values)
 
-    def run(self, calls: Sequence[Call], values: dict[int, Any], each_its_own: Callable[[Tensor], Tensor]) -> None:
+    def run(self, calls: Sequence[TapedCall], values: dict[int, Any], each_its_own: Callable[[Tensor], Tensor]) -> None:
         """Run calls on values by slot, which get their results."""
         for call in calls:
             traceback.current_meta["stack_trace"] = call.line
             function = call.function
-            if isinstance(function, Pullback):
+            if isinstance(function, TapedBackward):
                 function = partial(_Pulled.apply, (function, self, each_its_own))
             with ExitStack() as stack:
                 if not call.grad:
@@ -140,11 +139,16 @@ class Tape:
         return tree_map(put, given)
 
 
+def tensors_of(given: Any) -> list[Tensor]:
+    """Return the tensors of arguments or results, in order."""
+    return [one for one in tree_leaves(given) if isinstance(one, Tensor)]
+
+
 class _Pulled(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(how: tuple[Pullback, Tape, Callable], *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(how: tuple[TapedBackward, Tape, Callable], *tensors: Tensor) -> tuple[Tensor, ...]:
         first, number = how[0].inputs, len(how[0].given)
         return tuple(one.view_as(one) for one in tensors[first : first + number])
 

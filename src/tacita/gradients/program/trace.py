@@ -22,8 +22,8 @@ from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import IN_TURN, ModuleTree
 from tacita.gradients.program.record import RecordedPass, record_once
 from tacita.gradients.program.recorded_calls import RecordedCall
+from tacita.gradients.program.surroundings import modes_kept, quiet
 from tacita.gradients.program.tape import Tape
-from tacita.gradients.program.writer import modes_kept, quiet
 from tacita.gradients.rules.derived import Derived
 
 _aten = torch.ops.aten

@@ -11,40 +11,27 @@ refers to no code of the user's.
 Everything here is private. Proof: docs/derivations/program.md, section 1.
 """
 
-import logging
-import random
-import sys
 import threading
-import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from operator import index
-from pathlib import Path
-from types import FrameType
-from typing import Any, SupportsFloat, SupportsIndex
+from typing import Any
 
 import numpy as np
 import torch
 import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
-from torch._functorch.autograd_function import custom_function_call
-from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd.function import FunctionCtx
 from torch.overrides import (
     TorchFunctionMode,
-    _get_current_function_mode_stack,
-    get_ignored_functions,
-    get_overridable_functions,
 )
-from torch.overrides import _pop_mode as _pop_function_mode
-from torch.overrides import _push_mode as _push_function_mode
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
     _get_current_dispatch_mode_stack,
-    _pop_mode,
     _push_mode,
 )
 from torch.utils._pytree import tree_leaves, tree_map
@@ -60,35 +47,21 @@ from tacita.gradients.functional import (
     losses_at,
     with_tensors,
 )
+from tacita.gradients.program.allowed import (
+    HOOKED,
+    check_backward_hooks,
+    check_function,
+    code_line,
+    exact,
+    known_functions,
+)
 from tacita.gradients.program.check import WRITES_GIVEN, is_of_pytorch, written
-from tacita.gradients.program.tape import Call, Constant, Pullback, Ref, Tape
+from tacita.gradients.program.surroundings import SEED_SET, compiling, mode_stacks, modes_kept, nothing_drawn, quiet
+from tacita.gradients.program.tape import Constant, Ref, Tape, TapedBackward, TapedCall, tensors_of
 from tacita.gradients.rules.registry import RULES
 from tacita.gradients.seeds import is_global
 
-_TORCH, _HERE = str(Path(torch.__file__).parent), str(Path(__file__).parents[2])
 _PLAIN = (Tensor, nn.Parameter, nn.Buffer, FakeTensor)
-_HOOKING = {  # gives hooks to a tensor, or the node of the graph that takes them
-    torch.Tensor.register_hook,
-    torch.Tensor.register_post_accumulate_grad_hook,
-    torch.Tensor.backward,
-    getattr(torch.Tensor, "grad_fn").__get__,  # noqa: B009 - its type is that of a tensor's attribute
-}
-_ASSIGNING = {getattr(torch.Tensor, name).__set__ for name in ("data", "real", "imag")}
-_EXACT = {
-    type(None),
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    torch.memory_format,
-    type(torch.FloatTensor),
-}
-_RECOMPUTE = "_checkpoint_without_reentrant_generator"  # the function by which torch.utils.checkpoint drops activations
-_NO_HOOKS = 'saved_tensors_hooks would not be called by a query. Leave them out, or use method="loop".'
 _FIRST = ("self", "input", "tensor")  # what torch calls the first argument of a function that writes it
 
 
@@ -109,7 +82,7 @@ def written_down(
         Exception: Whatever it raises where it depends on values.
     """
     tensors, rebuild = flatten(like, len(tensors_in(like)[0]))
-    with IN_TURN, quiet(), _nothing_drawn(), torch.enable_grad(), _compiling():
+    with IN_TURN, quiet(), nothing_drawn(), torch.enable_grad(), compiling():
         tree, fake = ModuleTree(model), FakeTensorMode(allow_non_fake_inputs=True)
         check_backward_hooks(tree)
         point = {name: fake.from_tensor(one.detach()).requires_grad_() for name, one in params.items()}
@@ -171,10 +144,10 @@ class _Writer(TorchFunctionMode):
             with modes_kept():
                 _push_mode(_Below(self))
                 self.__enter__()
-                stacks = _stacks()
+                stacks = mode_stacks()
                 self._modes = len(stacks[1])
                 yield
-                if _stacks() != stacks:
+                if mode_stacks() != stacks:
                     raise UnsupportedModuleError(
                         "the code leaves a mode of PyTorch on that it has entered, or ends one"
                     )
@@ -184,10 +157,10 @@ class _Writer(TorchFunctionMode):
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         inside = _functorch.maybe_current_level() is not None
-        _check_function(func, args, inside=inside)
+        check_function(func, args, inside=inside)
         if len(_get_current_dispatch_mode_stack()) != self._modes:
             raise UnsupportedModuleError(
-                f"{_users_line()}: runs within a TorchDispatchMode of the model's own, which a query leaves out: leave "
+                f"{code_line()}: runs within a TorchDispatchMode of the model's own, which a query leaves out: leave "
                 "it out, too"
             )
         if inside or func is torch.autograd.grad:  # the operators that it comes to are written down
@@ -195,44 +168,44 @@ class _Writer(TorchFunctionMode):
         return self.call(func, args, kwargs)
 
     def call(self, func: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Call a function; write it down if it gives or writes tensors without values."""
+        """TapedCall a function; write it down if it gives or writes tensors without values."""
         one = getattr(func, func.overloads()[0]) if isinstance(func, OpOverloadPacket) else func
         if isinstance(one, OpOverload) and not is_of_pytorch(one):
             raise UnsupportedModuleError(
-                f"{_users_line()}: the operator {one._schema.name} is not PyTorch's own: what it does with a record is "
+                f"{code_line()}: the operator {one._schema.name} is not PyTorch's own: what it does with a record is "
                 "not known, nor a rule that keeps records apart. Write it in PyTorch's operators (declare_operator is "
                 'for method="loop" alone)'
             )
         args, kwargs = self._with_twins(args), self._with_twins(kwargs)
-        given, targets = _tensors((args, kwargs)), written_by(func, args, kwargs)
+        given, targets = tensors_of((args, kwargs)), written_by(func, args, kwargs)
         with_values = {memory_key(one) for one in given if not isinstance(one, FakeTensor)}
         if any(memory_key(one) in with_values - {*self._made} for one in targets):
-            raise UnsupportedModuleError(WRITES_GIVEN.format(f"{_users_line()}: "))
+            raise UnsupportedModuleError(WRITES_GIVEN.format(f"{code_line()}: "))
         if not any(isinstance(one, FakeTensor) for one in given):
             known = with_values - {*self._made}
             with WrittenMemory():
                 found = self._run(func, args, kwargs, known)
-            self._made |= {memory_key(one): one for one in _tensors(found) if memory_key(one) not in known}
+            self._made |= {memory_key(one): one for one in tensors_of(found) if memory_key(one) not in known}
             return found
-        if type(func) not in (OpOverload, OpOverloadPacket) and func not in RULES and func not in _known():
+        if type(func) not in (OpOverload, OpOverloadPacket) and func not in RULES and func not in known_functions():
             name = getattr(func, "__name__", type(func).__name__)
             raise UnsupportedModuleError(
-                f"{_users_line()}: {name} is no function of PyTorch's: what it does with a record is not known"
+                f"{code_line()}: {name} is no function of PyTorch's: what it does with a record is not known"
             )
         if any(memory_key(one) in self._lent for one in targets):
             raise UnsupportedModuleError(
-                f"{_users_line()}: the backward of an autograd.Function writes the gradient that it is given, and that "
+                f"{code_line()}: the backward of an autograd.Function writes the gradient that it is given, and that "
                 "of other calls with it: let it return a new tensor (grad * 2, not grad.mul_(2))"
             )
         if any([self._begin_writing(one) for one in targets]):
             args, kwargs = self._with_twins(args), self._with_twins(kwargs)
-            given, targets = _tensors((args, kwargs)), written_by(func, args, kwargs)
+            given, targets = tensors_of((args, kwargs)), written_by(func, args, kwargs)
         of_records = any(memory_key(one) in self._of_records for one in given)
-        written, line = (self.plain(args), self.plain(kwargs)), _users_line()
+        written, line = (self.plain(args), self.plain(kwargs)), code_line()
         for one in targets if of_records else ():
             self._hold_records(one)
         found = self._run(func, args, kwargs, with_values - {*self._twins})
-        results = _tensors(found)
+        results = tensors_of(found)
         if of_records:
             self._of_records |= {memory_key(one) for one in results}
         if results or targets:
@@ -244,7 +217,7 @@ class _Writer(TorchFunctionMode):
         if isinstance(tensor, FakeTensor):
             self.tape.writes_record |= memory_key(tensor) in self._record
         elif memory_key(tensor) in (self.kept or ()):
-            raise UnsupportedModuleError(WRITES_GIVEN.format(f"{_users_line()}: "))
+            raise UnsupportedModuleError(WRITES_GIVEN.format(f"{code_line()}: "))
 
     def end(self, losses: Tensor) -> None:
         """Note where the loss is, and write the backward passes down."""
@@ -256,17 +229,17 @@ class _Writer(TorchFunctionMode):
             self._unfinished.pop()()
 
     def _run(self, func: Callable, args: tuple, kwargs: dict[str, Any], kept: set[int]) -> Any:
-        """Call a function; what it comes to is not written down."""
+        """TapedCall a function; what it comes to is not written down."""
         before, self.kept = self.kept, kept
         try:
             return func(*args, **kwargs)
         finally:
             self.kept = before
 
-    def _append(self, func: Any, args: Any, kwargs: Any, found: Any, line: str) -> Call:
+    def _append(self, func: Any, args: Any, kwargs: Any, found: Any, line: str) -> TapedCall:
         results = [self._new(one) if isinstance(one, Tensor) else None for one in tree_leaves(found)]
         autocast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in self._devices]
-        self.tape.calls.append(call := Call(func, args, kwargs, results, torch.is_grad_enabled(), autocast, line))
+        self.tape.calls.append(call := TapedCall(func, args, kwargs, results, torch.is_grad_enabled(), autocast, line))
         return call
 
     def plain(self, given: Any) -> Any:
@@ -285,7 +258,7 @@ class _Writer(TorchFunctionMode):
             return {name: self.plain(one) for name, one in given.items()}
         if type(given) is slice:
             return slice(*(None if one is None else index(one) for one in (given.start, given.stop, given.step)))
-        return given if given is ... else _exact(given)
+        return given if given is ... else exact(given)
 
     def _tensor(self, tensor: Tensor) -> "Ref | Constant":
         if type(tensor) not in _PLAIN:
@@ -301,7 +274,7 @@ class _Writer(TorchFunctionMode):
         slot, identity, _ = self._slots.get(id(tensor), (0, 0, None))
         if identity != tensor._cdata:
             raise UnsupportedModuleError(
-                f"{_users_line()}: uses a tensor that came from no call of a torch function in this pass (kept by an "
+                f"{code_line()}: uses a tensor that came from no call of a torch function in this pass (kept by an "
                 "earlier pass, swapped, made in another thread, by compiled code or by a private function): compute it "
                 "in the pass"
             )
@@ -322,7 +295,7 @@ class _Writer(TorchFunctionMode):
                 return given
             alike = given.dtype == twin.dtype and not (given.is_conj() or given.is_neg())
             if not (alike and given.is_contiguous() and given.numel() == twin.numel()):
-                raise UnsupportedModuleError(WRITES_A_PART.format(_users_line()))
+                raise UnsupportedModuleError(WRITES_A_PART.format(code_line()))
             return self.call(torch.Tensor.view, (twin, given.shape), {})
         if type(given) is dict:
             return {name: self._with_twins(one) for name, one in given.items()}
@@ -336,7 +309,7 @@ class _Writer(TorchFunctionMode):
         length = tensor.untyped_storage().nbytes() // tensor.element_size()
         whole = self._tensor(tensor.detach().as_strided((length,), (1,), 0))
         self._twins[key] = twin = self._fake.from_tensor(tensor.new_zeros(length))
-        self._append(torch.clone, (whole,), {}, twin, _users_line())
+        self._append(torch.clone, (whole,), {}, twin, code_line())
         return True
 
     def _hold_records(self, tensor: Tensor) -> None:
@@ -347,7 +320,7 @@ class _Writer(TorchFunctionMode):
         self._of_records.add(key)
 
     def _function(self, function: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call an ``autograd.Function``, and write down what it does forwards and backwards."""
+        """TapedCall an ``autograd.Function``, and write down what it does forwards and backwards."""
         if _functorch.maybe_current_level() is not None:
             return self._lowered(function, args, kwargs)
         ctx = _Context()
@@ -373,13 +346,15 @@ class _Writer(TorchFunctionMode):
             fresh = self._run(lambda: [torch.zeros_like(one, requires_grad=True) for one in outputs], (), {}, set())
             if any(memory_key(one) in self._of_records for one in (*inputs, *outputs)):
                 self._of_records |= {memory_key(one) for one in fresh}
-            call = self._append(None, self.plain((*inputs, *outputs)), {}, fresh, _users_line())
+            call = self._append(None, self.plain((*inputs, *outputs)), {}, fresh, code_line())
         self._unfinished.append(partial(self._backward, call, function, ctx, results, outputs))
         new = dict(zip(map(id, outputs), fresh, strict=True))
         results = tuple(new.get(id(o), o.detach() if isinstance(o, Tensor) else o) for o in results)
         return results if isinstance(found, tuple) else results[0]
 
-    def _backward(self, call: Call, function: Any, ctx: Any, results: Sequence[Any], outputs: Sequence[Tensor]) -> None:
+    def _backward(
+        self, call: TapedCall, function: Any, ctx: Any, results: Sequence[Any], outputs: Sequence[Tensor]
+    ) -> None:
         """Write down what an ``autograd.Function`` does backwards; the forward pass is over."""
         calls = self.tape.calls
         start = len(calls)
@@ -401,10 +376,10 @@ class _Writer(TorchFunctionMode):
                     f"{call.line}: {function.__name__} uses in its backward pass what was computed after its call"
                 )
             call.args = (*call.args, *map(Ref, reads))
-            call.function = Pullback(len(call.args) - len(outputs) - len(reads), given, own, at, reads)
+            call.function = TapedBackward(len(call.args) - len(outputs) - len(reads), given, own, at, reads)
 
     def _lowered(self, function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Call an ``autograd.Function`` within a transform, which comes back here for what lies below it."""
+        """TapedCall an ``autograd.Function`` within a transform, which comes back here for what lies below it."""
 
         def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
             return self._function(function, *args, **kwargs)
@@ -451,101 +426,23 @@ class _Below(TorchDispatchMode):
         if torch.Tag.nondeterministic_seeded in func.tags:
             if any(isinstance(one, torch.Generator) and not is_global(one) for one in (*args, *kwargs.values())):
                 raise UnsupportedModuleError(
-                    f"{_users_line()}: draws from a generator of its own: draw it once, in __init__, and keep it in a "
+                    f"{code_line()}: draws from a generator of its own: draw it once, in __init__, and keep it in a "
                     "buffer (register_buffer), or leave generator= out, so that the query's stream is drawn from"
                 )
-            of_none = not any(isinstance(one, FakeTensor) for one in _tensors((args, kwargs)))
+            of_none = not any(isinstance(one, FakeTensor) for one in tensors_of((args, kwargs)))
             if of_none or not torch.equal(torch.default_generator.get_state(), self._begun):
                 raise UnsupportedModuleError(SEED_SET)
         given = _named(func, args, kwargs)
-        for one in _tensors([given[name] for _, name in written(func) if name in given]):
+        for one in tensors_of([given[name] for _, name in written(func) if name in given]):
             self._writer.check_written(one)
-        shapes_alone = any(one.device.type == "meta" for one in _tensors((args, kwargs)))
+        shapes_alone = any(one.device.type == "meta" for one in tensors_of((args, kwargs)))
         if self._writer.kept is not None or shapes_alone:
             return func(*args, **kwargs)
         return self._writer.call(func, args, kwargs)
 
 
-def _exact(value: Any) -> Any:
-    """Return an argument without code of the user's own: of a subclass of int, float or str, the plain value.
-
-    Raises:
-        UnsupportedModuleError: It is of another type than PyTorch's operators take.
-    """
-    if type(value) in _EXACT or isinstance(value, (Tensor, torch.Generator)):
-        return value
-    if isinstance(value, (list, tuple)):
-        return [_exact(one) for one in value] if isinstance(value, list) else tuple(_exact(one) for one in value)
-    for kind, plain in ((str, str.__str__), (float, float.__float__), (SupportsIndex, int), (SupportsFloat, float)):
-        if isinstance(value, kind) and type(found := plain(value)) in _EXACT:  # type: ignore[arg-type]
-            return found
-    raise UnsupportedModuleError(f"a {type(value).__name__} may have code of its own: give an operator plain numbers")
-
-
 def _named(func: OpOverload, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
     return dict(zip([one.name for one in func._schema.arguments], args, strict=False)) | kwargs
-
-
-def _check_function(func: Any, args: tuple, *, inside: bool) -> None:
-    """Refuse a function whose effect is not written down."""
-    if func is torch.autograd.grad:
-        if not inside and not any(map(_functorch.is_functorch_wrapped_tensor, _tensors(args))):
-            raise UnsupportedModuleError(
-                f"{_users_line()}: takes a gradient in a record's tensor by torch.autograd.grad: call torch.func.grad"
-            )
-        return
-    if isinstance(func, HigherOrderOperator):
-        if inside and func is custom_function_call:
-            return
-        raise UnsupportedModuleError(
-            f"{_users_line()}: calls torch.{func.__name__}, which chooses by values what to run: use torch.where"
-        )
-    _check_trusting(func)
-    if func in _ASSIGNING:
-        raise UnsupportedModuleError(f"{_users_line()}: assigns to .data, .real or .imag: make a new tensor")
-    if func in _HOOKING and args[0].requires_grad:
-        raise UnsupportedModuleError(HOOKED)
-
-
-def _check_trusting(func: Any) -> None:
-    name = getattr(func, "__name__", "").removesuffix(".default")
-    pointwise = isinstance(func, OpOverload) and torch.Tag.pointwise in func.tags
-    if ("_backward" in name and not pointwise) or "lu_solve" in name:
-        raise UnsupportedModuleError(
-            f"{_users_line()}: calls {name}, which trusts the sizes and indices that it is given: for a gradient call "
-            "the function whose gradient it is, for linear equations torch.linalg.solve"
-        )
-
-
-@cache
-def _known() -> set[Any]:
-    """Return PyTorch's functions: those that it lists, and what its own modules and tensors have in C."""
-    found = {one for listed in get_overridable_functions().values() for one in listed} | get_ignored_functions()
-    own: Any = torch._C
-    homes = torch, torch.linalg, torch.fft, torch.special, torch.nn.functional, own._nn, own._VariableFunctions
-    named = [getattr(home, name) for home in homes for name in dir(home)]
-    found |= {one for one in named if isinstance(one, types.BuiltinFunctionType)}
-    descriptors = [one for kind in torch.Tensor.__mro__[:-1] for one in vars(kind).values()]
-    attributes = [one for one in descriptors if isinstance(one, types.GetSetDescriptorType)]
-    found |= {way for one in attributes for way in (one.__get__, one.__set__)}
-    return found | {
-        one for one in descriptors if isinstance(one, types.MethodDescriptorType | types.WrapperDescriptorType)
-    }
-
-
-def check_backward_hooks(tree: ModuleTree) -> None:
-    """Refuse backward hooks of modules, which may change a gradient."""
-    of_all = torch.nn.modules.module
-    if of_all._global_backward_hooks or of_all._global_backward_pre_hooks:
-        raise UnsupportedModuleError(
-            "a backward hook is registered for all modules (register_module_full_backward_hook or one like it), which "
-            "only the loop calls: remove the hook"
-        )
-    for name, module in tree.modules:
-        if module._backward_hooks or module._backward_pre_hooks:
-            raise UnsupportedModuleError(
-                f"the module {name!r} has a backward hook, which only the loop calls: remove the hook"
-            )
 
 
 @cache
@@ -564,117 +461,7 @@ def written_by(func: Callable, args: tuple, kwargs: Mapping[str, Any]) -> list[T
     return [one for one in (given if isinstance(given, (tuple, list)) else (given,)) if isinstance(one, Tensor)]
 
 
-def _tensors(given: Any) -> list[Tensor]:
-    return [one for one in tree_leaves(given) if isinstance(one, Tensor)]
-
-
-def _users_line() -> str:
-    """Return ``file:line`` of the user's code that runs now, or of a library's."""
-    lines = [(frame.f_code.co_filename, frame.f_lineno) for frame in _users_frames()]
-    own = [one for one in lines if "site-packages" not in one[0]] or lines
-    return f"{Path(own[0][0]).name}:{own[0][1]}" if own else ""
-
-
-def _users_frames() -> Iterator[FrameType]:
-    """Yield the frames of code that is neither PyTorch's nor tacita's, innermost first."""
-    frame = sys._getframe(1)
-    while frame is not None and frame.f_code is not written_down.__code__:
-        if not frame.f_code.co_filename.startswith((_TORCH, _HERE, "<")):
-            yield frame
-        frame = frame.f_back
-
-
-SEED_SET = (
-    "the model or the loss sets a seed, or draws numbers that do not come from a tensor of the batch "
-    "(torch.manual_seed(0), torch.rand(1), random.random()): draw them once, in __init__, and keep them in a buffer "
-    "(register_buffer), or draw by torch.rand_like(x) of a record's tensor x"
-)
-HOOKED = (
-    "a hook is put on a parameter, or on what was computed from parameters or records (grad_fn gives the node that "
-    "takes one), which only the loop calls: leave it out"
-)
 WRITES_A_PART = (
     "{}: it writes a record's values into a part of a tensor that is the same for all records (z = torch.zeros(...), "
     "z[0].copy_(x)): write z[0] = x, make z by x.new_zeros(...), or use torch.cat"
 )
-
-
-def _stacks() -> tuple[list[Any], list[Any]]:
-    return _get_current_function_mode_stack(), _get_current_dispatch_mode_stack()
-
-
-@contextmanager
-def modes_kept(*, without: bool = False) -> Iterator[None]:
-    """Put the modes of whoever calls back as they were, whatever the code inside does to them.
-
-    Args:
-        without: The code inside runs without function modes.
-    """
-    functions, dispatching = _stacks()
-    try:
-        if without:
-            while _get_current_function_mode_stack():
-                _pop_function_mode()
-        yield
-    finally:
-        while _get_current_function_mode_stack():
-            _pop_function_mode()
-        for mode in functions:
-            _push_function_mode(mode)
-        while len(_get_current_dispatch_mode_stack()) > len(dispatching):
-            _pop_mode()
-
-
-@contextmanager
-def _nothing_drawn() -> Iterator[None]:
-    """Refuse code that moves Python's, NumPy's or PyTorch's generator; put them back.
-
-    Raises:
-        UnsupportedModuleError: It does.
-    """
-    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    try:
-        yield
-        now = random.getstate(), np.random.get_state(), torch.get_rng_state()
-        if before[0] != now[0] or repr(before[1]) != repr(now[1]) or not torch.equal(before[2], now[2]):
-            raise UnsupportedModuleError(SEED_SET)
-    finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])
-        torch.set_rng_state(before[2])
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep PyTorch from logging a failure that the exception tells already."""
-    loggers = [logging.getLogger(name) for name in ("torch._subclasses.fake_tensor", "torch.fx.experimental")]
-    before = [one.disabled for one in loggers]
-    try:
-        for one in loggers:
-            one.disabled = True
-        yield
-    finally:
-        for one, was in zip(loggers, before, strict=True):
-            one.disabled = was
-
-
-@contextmanager
-def _compiling() -> Iterator[None]:
-    """Set switches of PyTorch for code that is written down.
-
-    * Hooks on the tensors that autograd saves are refused: they would be called now, and not by a query.
-    * ``torch.compiler.is_compiling()`` is true. Libraries ask it before they look at the values of a mask.
-    * ``torch.utils.checkpoint`` keeps activations: what it would compute again is not written down.
-
-    They belong to the process, so threads take turns.
-    """
-    checkpoint = torch.utils.checkpoint
-    with IN_TURN, torch.autograd.graph.disable_saved_tensors_hooks(_NO_HOOKS):
-        flag, recompute = torch.compiler._is_compiling_flag, getattr(checkpoint, _RECOMPUTE)
-        try:
-            torch.compiler._is_compiling_flag = True
-            setattr(checkpoint, _RECOMPUTE, lambda *args, **kwargs: (None for _ in range(1)))
-            yield
-        finally:
-            torch.compiler._is_compiling_flag = flag
-            setattr(checkpoint, _RECOMPUTE, recompute)
