@@ -12,6 +12,7 @@ from tacita.errors import UnsupportedEventError
 from tacita.estimators import ClippedSum
 from tacita.gradients.given import GivenEngine, GivenSource
 from tacita.testing import check_oracle
+from tacita.training.chosen_settings import ChosenSettings, chosen_clipper
 from tests.distributed.ranks import results, run_ranks
 from tests.training.test_fit import SETTINGS, interrupted, problem
 
@@ -212,3 +213,8 @@ def test_a_zeroed_record_and_another_divisor_are_refused_in_words():
     for wrong in ({"max_grad_norm": 1e-9}, {"max_grad_norm": 1e24}, {"quantile": 1.0}, {"threshold_lr": 0.0}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             tacita.AdaptiveClippedSum(divisor=20.0, **wrong)
+
+
+def test_a_misspelt_threshold_is_answered_with_the_word_that_is_meant():
+    with pytest.raises(ValueError, match="must be a number > 0 or 'adaptive', got 'adaptiv'"):
+        chosen_clipper(None, "adaptiv", 20.0, ChosenSettings())  # pyright: ignore[reportArgumentType]

@@ -186,6 +186,8 @@ class SealedRun:
         return name in self._files
 
     def _stated(self) -> dict[str, Any]:
+        if not self.folder.is_dir():
+            raise TacitaError(f"there is no folder {str(self.folder)!r}: give that of a finished run.")
         try:
             stated = json.loads((self.folder / STATEMENT).read_bytes())
             if not isinstance(stated, dict):

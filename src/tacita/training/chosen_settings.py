@@ -138,6 +138,8 @@ def chosen_clipper(
         chosen.words.append(adaptive.in_words)
         return adaptive
     if clipper is None:
+        if isinstance(max_grad_norm, str):
+            raise ValueError(f"max_grad_norm must be a number > 0 or 'adaptive', got {max_grad_norm!r}.")
         return FlatClipper(max_grad_norm=chosen.filled("max_grad_norm", max_grad_norm, 1.0))
     if max_grad_norm is not None:
         raise ValueError("max_grad_norm and clipper were both given: the clipper has its own threshold.")
