@@ -79,7 +79,7 @@ def test_preprocessing_of_another_run(run) -> None:
 
 
 def test_no_run(tmp_path) -> None:
-    with pytest.raises(TacitaError, match="there is no folder '.*nowhere'"):
+    with pytest.raises(TacitaError, match=r"there is no folder '.*nowhere'"):
         tacita.load(tmp_path / "nowhere")
     with pytest.raises(TacitaError, match="holds no finished run"):
         tacita.load(tmp_path)
