@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tacita.tables import FileFormat, read_table
+import tacita
+from tacita.tables import FileFormat, read_table, train_table
 
 
 @pytest.fixture
@@ -51,3 +52,26 @@ def tabular():
     if not (root / "tabular").is_dir():
         pytest.skip("the real tables are not here: set TACITA_DATA")
     return root / "tabular"
+
+
+@pytest.fixture
+def train_until(monkeypatch):
+    """Train a table as its settings say, and stop before the query of a number."""
+
+    class Stop(Exception):
+        pass
+
+    def until(settings, number):
+        query = tacita.GradientOracle.query
+
+        def stopping(self, params):
+            if self.gate.position == number:
+                raise Stop
+            return query(self, params)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(tacita.GradientOracle, "query", stopping)
+            with pytest.raises(Stop):
+                train_table(settings, randomness=tacita.Randomness.insecure(0))
+
+    return until

@@ -15,10 +15,6 @@ from tacita.tables import check_run, train_table
 KINDS = ["released", "bounded"]
 
 
-class Stop(Exception):
-    pass
-
-
 def weights(folder):
     return safetensors.torch.load_file(Path(folder) / "model.safetensors")
 
@@ -35,19 +31,10 @@ def test_a_run_with_feedback_spends_what_was_asked(settings, table, kind):
 
 @pytest.mark.parametrize("model", ["linear", "mlp"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_stopped_run_with_feedback_goes_on_to_the_same_bits(settings, table, monkeypatch, kind, model):
+def test_a_stopped_run_with_feedback_goes_on_to_the_same_bits(settings, table, train_until, kind, model):
     train_table(settings(output="whole", feedback=kind, model=model), randomness=Randomness.insecure(0))
-    chosen, query = settings(output="stopped", feedback=kind, model=model), tacita.GradientOracle.query
-
-    def stopping(self, params):
-        if self.gate.position == 2:
-            raise Stop
-        return query(self, params)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(tacita.GradientOracle, "query", stopping)
-        with pytest.raises(Stop):
-            train_table(chosen, randomness=Randomness.insecure(0))
+    chosen = settings(output="stopped", feedback=kind, model=model)
+    train_until(chosen, 2)
     for other in (None, *(one for one in KINDS if one != kind)):
         with pytest.raises(ResumeError, match="other settings"):
             train_table(settings(output="stopped", feedback=other, model=model))

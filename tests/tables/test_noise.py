@@ -8,7 +8,7 @@ from tacita.errors import ResumeError
 from tacita.random import Randomness
 from tacita.tables import check_run, train_table
 from tacita.tables.dry_run import plan_in_words
-from tests.tables.test_feedback import Stop, weights
+from tests.tables.test_feedback import weights
 
 PASS = {"sample_rate": 0.05, "queries": 20}  # one pass in 20 batches, where correlated noise wins at epsilon 20
 
@@ -32,19 +32,10 @@ def test_auto_stays_with_independent_noise_where_it_is_better(settings, table):
     assert "noise = independent, " in words
 
 
-def test_a_stopped_run_goes_on_to_the_same_bits(settings, table, monkeypatch):
+def test_a_stopped_run_goes_on_to_the_same_bits(settings, table, train_until):
     train_table(settings(output="whole", noise="correlated", **PASS), randomness=Randomness.insecure(0))
-    chosen, query = settings(output="stopped", noise="correlated", **PASS), tacita.GradientOracle.query
-
-    def stopping(self, params):
-        if self.gate.position == 7:
-            raise Stop
-        return query(self, params)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(tacita.GradientOracle, "query", stopping)
-        with pytest.raises(Stop):
-            train_table(chosen, randomness=Randomness.insecure(0))
+    chosen = settings(output="stopped", noise="correlated", **PASS)
+    train_until(chosen, 7)
     with pytest.raises(ResumeError, match="other settings"):
         train_table(settings(output="stopped", **PASS))
     run = train_table(chosen, randomness=Randomness.insecure(0))
