@@ -68,9 +68,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if self.format is not None:
             check_date_format(self.format)
         if self.scale is not None and (self.dates or self.classes is not None or self.task == "classification"):
-            raise ValueError(
-                "scale (--target-scale) is for numbers: remove it, or dates, classes, 'classification'."
-            )
+            raise ValueError("scale (--target-scale) is for numbers: remove it, or dates, classes, 'classification'.")
         if self.scale == "log" and self.lower is not None and self.lower <= 0:
             raise ValueError(f"scale = 'log' needs a lower bound above 0, got {self.lower:g}.")
         if self.lower is not None and self.task == "classification":
