@@ -20,6 +20,7 @@ class Cell:
         features: Shape of one sample.
         classes: Number of classes.
         batch: Samples in the batch.
+        at_once: Samples whose gradients vmap is to hold at once, where fewer than all are faster.
     """
 
     words: str
@@ -29,6 +30,7 @@ class Cell:
     batch: int
     vocabulary: int = 0
     language: bool = False
+    at_once: int | None = None
 
     def rows(self, count: int) -> tuple[Tensor, Tensor]:
         """``count`` random samples with labels, the same ones on every device."""
@@ -154,10 +156,12 @@ class Transformer(nn.Module):
 
 
 CELLS = {
-    "a": Cell("MLP 784-256-10, batch 256", mlp, (784,), 10, 256),
+    "a": Cell("MLP 784-256-10, batch 256", mlp, (784,), 10, 256, at_once=32),
     "b": Cell("CNN, two conv layers of 16 channels, 28x28, batch 256", cnn, (1, 28, 28), 10, 256),
     "c": Cell("ResNet-20 with GroupNorm, 3x32x32, batch 64", resnet20, (3, 32, 32), 10, 64),
-    "d": Cell("vision transformer, 6 layers of 192, 65 tokens, batch 64", VisionTransformer, (3, 32, 32), 10, 64),
+    "d": Cell(
+        "vision transformer, 6 layers of 192, 65 tokens, batch 64", VisionTransformer, (3, 32, 32), 10, 64, at_once=16
+    ),
     "e": Cell(
         "GPT-like, 6 layers of 384, 128 tokens of 8192, batch 8",
         lambda: Transformer(8192, 128, language=True),

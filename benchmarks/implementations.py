@@ -196,7 +196,8 @@ def opake(cell: Cell) -> Step:
     def loss(params: dict[str, torch.Tensor], x: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
         return losses(partial(torch.func.functional_call, model, params), (x[None], label[None]))[0]
 
-    gradient, clip_state = clipped_grad(loss, clipping_norm=CLIP, batch_argnums=(1, 2), normalize_by=cell.batch)
+    settings: dict[str, Any] = {"batch_argnums": (1, 2), "normalize_by": cell.batch, "microbatch_size": cell.at_once}
+    gradient, clip_state = clipped_grad(loss, clipping_norm=CLIP, **settings)
     noise, noise_state = gaussian_noise(noise_multiplier=NOISE, key=key(0))
     state = [clip_state, noise_state]
 

@@ -30,6 +30,7 @@ class Cell:
     batch: int
     vocabulary: int = 0
     language: bool = False
+    at_once: int | None = None
 
     def params(self) -> Params:
         """Random parameters."""
@@ -156,13 +157,13 @@ GPT = transformer_shapes(384, {"w": (384, 8192)}, tokens=(8192, 384), places=(12
 BERT = transformer_shapes(384, dense(384, 2), tokens=(8192, 384), places=(64, 384))
 CNN = [convolution(5, 1, 16), convolution(5, 16, 16), dense(256, 32), dense(32, 10)]
 CELLS = {
-    "a": Cell([dense(784, 256), dense(256, 10)], mlp, (784,), 10, 256),
+    "a": Cell([dense(784, 256), dense(256, 10)], mlp, (784,), 10, 256, at_once=32),
     "b": Cell(CNN, cnn, (28, 28, 1), 10, 256),
     "c": Cell(RESNET, resnet, (32, 32, 3), 10, 64),
-    "d": Cell(VISION, vision, (32, 32, 3), 10, 64),
+    "d": Cell(VISION, vision, (32, 32, 3), 10, 64, at_once=16),
     "e": Cell(GPT, partial(transformer, language=True), (128,), 8192, 8, vocabulary=8192, language=True),
     "f": Cell(BERT, partial(transformer, language=False), (64,), 2, 16, vocabulary=8192),
-    "g": Cell(dense(1000, 2), linear, (1000,), 2, 4096),
+    "g": Cell(dense(1000, 2), linear, (1000,), 2, 4096, at_once=32),
 }
 
 
@@ -196,9 +197,8 @@ def plain(cell: Cell) -> Callable[[], None]:
 
 def private(cell: Cell) -> Callable[[], None]:
     """JAX Privacy: clipped gradients and Gaussian noise."""
-    clipped = clipping.clipped_grad(
-        cell.loss, l2_clip_norm=CLIP, batch_argnums=(1, 2), keep_batch_dim=False, normalize_by=cell.batch
-    )
+    settings: dict[str, Any] = {"batch_argnums": (1, 2), "keep_batch_dim": False, "microbatch_size": cell.at_once}
+    clipped = clipping.clipped_grad(cell.loss, l2_clip_norm=CLIP, normalize_by=cell.batch, **settings)
     noise = noise_addition.gaussian_privatizer(stddev=NOISE * CLIP / cell.batch, prng_key=0)
     return _step(
         cell, lambda params, batch, state: noise.update(clipped(params, *batch), state), noise.init(cell.params())

@@ -147,7 +147,7 @@ def processor(device: str) -> str:
 
 
 def table(results: dict[str, dict[str, dict[str, float]]], show) -> str:
-    names = list(dict.fromkeys(name for row in results.values() for name in row))
+    names = [name for name in NAMES if any(name in row for row in results.values())]
     lines = [f"| implementation | {' | '.join(results)} |", "| --- |" + " ---: |" * len(results)]
     for name in names:
         cells = [show(row[name]) if name in row else "–" for row in results.values()]
@@ -226,7 +226,9 @@ def main() -> None:
     parser.add_argument(
         "--clock", default="wall", choices=list(CLOCK_WORDS), help="cpu: for a busy machine, with one thread"
     )
-    parser.add_argument("--json", type=Path, help="file of all figures: cells that it holds already are kept")
+    parser.add_argument(
+        "--json", type=Path, help="file of all figures: those that it holds of other implementations and cells are kept"
+    )
     parser.add_argument("--print", action="store_true", help="print the page in place of writing it")
     parser.add_argument("--device", default="cpu", help="cuda: with the page docs/benchmarks-gpu.md")
     arguments = parser.parse_args()
@@ -236,7 +238,7 @@ def main() -> None:
     load = os.getloadavg()[0]
     results = json.loads(arguments.json.read_text()) if arguments.json and arguments.json.exists() else {}
     for cell in arguments.cells:
-        results[cell] = measure(cell, names, arguments.rounds, setting)
+        results[cell] = results.get(cell, {}) | measure(cell, names, arguments.rounds, setting)
         if arguments.json:
             arguments.json.write_text(json.dumps(results, indent=1))
         print(cell, {name: round(row["ratio"], 2) for name, row in results[cell].items()}, file=sys.stderr)
