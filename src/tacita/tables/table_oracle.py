@@ -22,10 +22,10 @@ CHUNK_VALUES = 2**22  # features in memory at once while training: 16 MiB; small
 
 
 class OwnCode(NetworkSource):
-    """A network whose code is tacita's and keeps nothing of a record, so that the loop assumes nothing."""
+    """A network whose code is tacita's and keeps nothing of a record, so that the loop has no condition."""
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
+    def conditions(self) -> tuple[str, ...]:
         return ()
 
 
