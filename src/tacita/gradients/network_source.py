@@ -148,6 +148,11 @@ class NetworkSource(GradientSource):
         return self._choice.method
 
     @property
+    def rows_alone(self) -> bool:
+        """Whether each record is computed alone, from an aligned copy, so that its bits depend on no other."""
+        return self.method == "loop" or self.max_physical_batch_size == 1
+
+    @property
     def conditions(self) -> tuple[str, ...]:
         """For the loop: that the code which met records keeps nothing of them."""
         return self._choice.conditions
@@ -287,10 +292,10 @@ class _BatchChunks:
         for request, batch, lent in self.source.read(self.indices, self.query, self.seed):
             size = len(request.indices)
             tensors, rebuild = flatten(batch, size)  # raises if a tensor has not that many rows
-            here = all(tensor.device == self.device for tensor in tensors)
-            moved = batch if here else rebuild([tensor.to(self.device) for tensor in tensors])
+            if size == 1 or not all(tensor.device == self.device for tensor in tensors):
+                tensors = [tensor.to(self.device, copy=size == 1) for tensor in tensors]
             labels = torch.from_numpy(request.indices) if isinstance(self.indices, RowNumbers) else None
-            yield Chunk(moved, size, self.source.ranks.number(request.number), lent, labels)
+            yield Chunk(rebuild(tensors), size, self.source.ranks.number(request.number), lent, labels)
 
 
 def _check_parameters(model: nn.Module) -> None:
