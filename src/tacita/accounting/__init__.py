@@ -18,7 +18,6 @@ from tacita.accounting.events.mixtures import MixtureOfGaussiansEvent
 from tacita.accounting.events.pure import ApproximateDPEvent, LaplaceEvent, ZCDPEvent
 from tacita.accounting.events.sampled import Proof, SampledEvent
 from tacita.accounting.events.wrapped import (
-    AssumingEvent,
     ConditionalEvent,
     CoupledEvent,
     HardenedEvent,
@@ -45,7 +44,6 @@ from tacita.accounting.sampling_laws import (
 __all__ = [
     "RELATIONS",
     "ApproximateDPEvent",
-    "AssumingEvent",
     "Bound",
     "ConditionalEvent",
     "CoupledEvent",
