@@ -14,6 +14,7 @@ from tacita.accounting.relations import RELATIONS
 from tacita.accounting.sampling_laws import (
     EVERY_LAW,
     CyclicLaw,
+    CyclicPoissonLaw,
     DisjointLaw,
     FixedSizeLaw,
     FullBatchLaw,
@@ -28,6 +29,7 @@ from tacita.errors import UnsupportedEventError
 
 PAGE = Path(__file__).parent / "strategies.md"
 DELTA, BATCHES, RECORDS, EPOCHS = 1e-5, 100, 10_000, 1
+GROUPS = 16  # of cyclic Poisson sampling
 BANDS, POWER = 2, 0.5
 NOISE_STD = {"independent": 1.0, "correlated": 2.0}
 LAWS: tuple[SamplingLaw, ...] = (
@@ -41,6 +43,8 @@ LAWS: tuple[SamplingLaw, ...] = (
     ShuffledEpochsLaw(BATCHES, False),
     CyclicLaw(BATCHES, own_coin=True),
     CyclicLaw(BATCHES, own_coin=False),
+    CyclicPoissonLaw(GROUPS, GROUPS / BATCHES, own_coin=True),
+    CyclicPoissonLaw(GROUPS, GROUPS / BATCHES, own_coin=False),
     PoissonUnitLaw(1 / BATCHES, 2),
 )
 PROOFS = {
@@ -51,6 +55,7 @@ PROOFS = {
     DisjointLaw: "allocation",
     ShuffledEpochsLaw: "allocation",
     CyclicLaw: "correlated-noise",
+    CyclicPoissonLaw: "correlated-noise",
     PoissonUnitLaw: "accounting",
 }
 MATRIX = "https://github.com/google-deepmind/jax_privacy/blob/8967688c26d46f3b74bfdfe61ef1f984b887abab/docs/batch_selection.md"

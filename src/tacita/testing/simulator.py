@@ -19,6 +19,7 @@ from torch import Tensor
 
 from tacita.accounting import (
     CyclicLaw,
+    CyclicPoissonLaw,
     DisjointLaw,
     FixedSizeLaw,
     FullBatchLaw,
@@ -45,6 +46,7 @@ SIMULATED = (
     DisjointLaw,
     ShuffledEpochsLaw,
     CyclicLaw,
+    CyclicPoissonLaw,
     FixedSizeLaw,
     PoissonLaw,
     PoissonUnitLaw,
