@@ -237,7 +237,7 @@ def _check_law(name: str, found: np.ndarray, law: SamplingLaw, false_alarm: floa
 def _check_turns(name: str, found: np.ndarray, law: CyclicPoissonLaw, false_alarm: float) -> None:
     """Compare how often rows enter, once and again, with the law; ``found``: (sessions, queries of 2 cycles, rows)."""
     once, again = found[:, : law.batches_per_cycle], found[:, law.batches_per_cycle :]
-    turn = once.any(axis=0)  # by coin, every query is some session's turn of a row
+    turn: np.ndarray = once.sum(axis=0) > 0  # by coin, every query is some session's turn of a row
     chance = law.turn_rate / (law.batches_per_cycle if law.own_coin else 1)
     two_rows = itertools.combinations(range(min(COUNTED_ROWS, found.shape[2])), 2)
     pairs = [((once[..., i] & once[..., j]).sum(axis=0)[turn[:, i] & turn[:, j]]) for i, j in two_rows]
