@@ -106,6 +106,15 @@ class Events:
             acc.GaussianSumEvent(relation=relation, sampling=acc.CyclicPoissonLaw(7, 0.2, own_coin=True), **blocks),
             CorrelatedEvent(
                 relation=relation,
+                inner=acc.GaussianSumEvent(
+                    relation=relation, sampling=acc.CyclicPoissonLaw(7, 0.2, own_coin=True), **blocks
+                ),
+                bands=5,
+                power=0.7,
+                banded_matrix=True,
+            ),
+            CorrelatedEvent(
+                relation=relation,
                 inner=acc.GaussianSumEvent(relation=relation, sampling=acc.CyclicLaw(7, own_coin=True), **blocks),
                 bands=2,
                 power=0.7,
