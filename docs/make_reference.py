@@ -19,9 +19,8 @@ from docs.sphinx_roles import markdown
 from tacita.accounting import GaussianSumEvent, gaussian_sum_event
 from tacita.accounting.events.sampled import REFUSED, table_of
 from tacita.accounting.relations import RELATIONS
-from tacita.accounting.sampling_laws import EVERY_LAW
+from tacita.accounting.sampling_laws import EVERY_LAW, CyclicPoissonLaw
 from tacita.convex import MedianOfMeansEvent, ShuffledSumEvent
-from tacita.accounting.sampling_laws import CyclicPoissonLaw
 from tacita.correlated import CorrelatedEvent
 from tacita.error_feedback import feedback_table
 from tacita.errors import UnsupportedEventError

@@ -227,14 +227,27 @@ class FixedSizeLaw(SamplingLaw):
         return True
 
 
-class AssignedLaw(SamplingLaw):
-    """Records are assigned to batches before the queries that read them, for an epoch or for the whole session.
+class GroupedLaw(SamplingLaw):
+    """Records are in batches or groups that are assigned for more than one query.
 
     Attributes:
-        own_coin: Whether each record draws its batch uniformly by its own coin; then an absent record moves no other.
+        own_coin: Whether each record draws its own uniformly by a coin; then an absent record moves no other.
     """
 
     own_coin: bool
+
+    @property
+    def per_query(self) -> bool:
+        return False
+
+    @property
+    def absence_moves_others(self) -> bool:
+        return not self.own_coin
+
+
+class AssignedLaw(GroupedLaw):
+    """Records are assigned to batches before the queries that read them, for an epoch or for the whole session."""
+
     once_in: ClassVar[str]  # what a record is in one query of
 
     @property
@@ -252,14 +265,6 @@ class AssignedLaw(SamplingLaw):
         else:
             drawn = "the assignment to batches does not depend on the records' values"
         return (f"no record is in two queries of {self.once_in}", drawn)
-
-    @property
-    def per_query(self) -> bool:
-        return False
-
-    @property
-    def absence_moves_others(self) -> bool:
-        return not self.own_coin
 
 
 @dataclass(frozen=True)
@@ -367,7 +372,7 @@ class CyclicLaw(AssignedLaw):
 
 
 @dataclass(frozen=True)
-class CyclicPoissonLaw(SamplingLaw):
+class CyclicPoissonLaw(GroupedLaw):
     """Groups of records take turns, one a query, and each record enters the query of its turn by a coin of its own.
 
     Attributes:
@@ -403,14 +408,6 @@ class CyclicPoissonLaw(SamplingLaw):
     @property
     def queries_per_epoch(self) -> int:
         return self.batches_per_cycle
-
-    @property
-    def per_query(self) -> bool:
-        return False
-
-    @property
-    def absence_moves_others(self) -> bool:
-        return not self.own_coin
 
 
 # One law of each kind, for tables. Their numbers do not matter.
