@@ -143,7 +143,7 @@ class CorrelatedGaussian(Mechanism):
         taken_back, noise = matrix_bands(self.bands, self.power)[1:].tolist(), dict[str, Tensor]()
         for name, x in like.items():
             made, last = normals.memory.get((block, name), (0, list[Tensor]()))
-            if made > normals.query:  # after a step back
+            if made > normals.query + 1:  # after a step back
                 made, last = 0, []
             for query in range(made, normals.query + 1):
                 draw = normals.lagged(normals.query - query, block, {name: x})[name]
