@@ -31,6 +31,7 @@ from tacita.accounting.relations import RELATIONS, NeighboringRelation, check_re
 from tacita.accounting.renyi_filter import RenyiFilter
 from tacita.accounting.sampling_laws import (
     CyclicLaw,
+    CyclicPoissonLaw,
     DisjointLaw,
     FixedSizeLaw,
     FullBatchLaw,
@@ -48,6 +49,7 @@ __all__ = [
     "ConditionalEvent",
     "CoupledEvent",
     "CyclicLaw",
+    "CyclicPoissonLaw",
     "DisjointLaw",
     "Event",
     "FixedSizeLaw",
