@@ -18,7 +18,6 @@ from tacita.accounting.events.mixtures import MixtureOfGaussiansEvent
 from tacita.accounting.events.pure import ApproximateDPEvent, LaplaceEvent, ZCDPEvent
 from tacita.accounting.events.sampled import Proof, SampledEvent
 from tacita.accounting.events.wrapped import (
-    AssumingEvent,
     ConditionalEvent,
     CoupledEvent,
     HardenedEvent,
@@ -32,6 +31,7 @@ from tacita.accounting.relations import RELATIONS, NeighboringRelation, check_re
 from tacita.accounting.renyi_filter import RenyiFilter
 from tacita.accounting.sampling_laws import (
     CyclicLaw,
+    CyclicPoissonLaw,
     DisjointLaw,
     FixedSizeLaw,
     FullBatchLaw,
@@ -45,11 +45,11 @@ from tacita.accounting.sampling_laws import (
 __all__ = [
     "RELATIONS",
     "ApproximateDPEvent",
-    "AssumingEvent",
     "Bound",
     "ConditionalEvent",
     "CoupledEvent",
     "CyclicLaw",
+    "CyclicPoissonLaw",
     "DisjointLaw",
     "Event",
     "FixedSizeLaw",
