@@ -4,7 +4,7 @@ Everything here is private. Proof: docs/derivations/program.md.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -121,7 +121,8 @@ class ProgramEngine(ChunkedEngine):
     @contextmanager
     def _seeded(self, chunk: Chunk) -> Iterator[None]:
         self._ready(chunk)  # before anything is switched off
-        with plain_tensors_only(), super()._seeded(chunk):
+        assert self._program is not None
+        with plain_tensors_only(), super()._seeded(chunk) if self._program.draws else nullcontext():
             yield
 
 
