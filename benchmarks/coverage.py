@@ -1,8 +1,8 @@
-"""Which networks can be written down as a program, how close it is to the loop, and what a query costs.
+"""Which networks can be written down as a program, how close it is to the loop, and what tracing and a query cost.
 
 Run it with ``python benchmarks/coverage.py``; it writes docs/coverage.md. Each line of the table is measured: whether
-there is a program, the largest difference from one record at a time in float64, and the CPU time of a clipped sum over
-that of a plain step, in float32 on one thread, interleaved, medians. The networks are
+there is a program, the largest difference from one record at a time in float64, the CPU time of tracing, once, and the
+CPU time of a clipped sum over that of a plain step, in float32 on one thread, interleaved, medians. The networks are
 small, so that the fixed cost of a query, which a larger network does not see, is part of the ratio. Lines of a library
 that is not installed say so.
 
@@ -28,12 +28,13 @@ from results import ROOT, markdown_table, write_section
 from tacita.clipping import FlatClipper
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients import NetworkSource
+from tacita.gradients.program import Programs
 from tests.gradients.coverage import Case, cases
 from tests.gradients.layers import SMALL
 
 PAGE = ROOT / "docs" / "coverage.md"
 ROUNDS = 5
-COLUMNS = ("bare", "from the loop", "cost")
+COLUMNS = ("bare", "from the loop", "tracing, s", "cost")
 CLIPPER = FlatClipper(max_grad_norm=1.0)
 
 
@@ -42,29 +43,31 @@ def difference(case: Case) -> tuple[int, float]:
     torch.manual_seed(0)
     model = case.make(SMALL).to(case.exact)
     data = case.data(SMALL, case.exact)
-    found, sources = [], []
+    found = []
     for method in ("auto", "loop"):
         source = NetworkSource(model, case.loss, data, method=method)
         params = {name: p for name, p in model.named_parameters() if p.requires_grad}
         engine: Any = source.engine(params, torch.arange(len(data[0])).numpy(), seed=1)
         engine.rounding_margin = False
         found.append(engine.weighted_sums(torch.ones_like, {name: (name,) for name in source.shapes}))
-        sources.append(source)
     mine, theirs = found
     scale = max(theirs.norms.max().item(), 1e-30)
     worst = max((a - theirs.values[0][n]).abs().max().item() for n, a in mine.values[0].items())
     worst = max(worst, (mine.norms - theirs.norms).abs().max().item())
-    return len(sources[0]._choice.programs._needs.bare), worst / scale
+    return len(Programs(model, case.loss, data).program(params)[0].of_copies), worst / scale
 
 
-def cost(case: Case) -> float:
-    """Return the CPU time of a clipped sum over that of a plain step."""
+def cost(case: Case) -> tuple[float, float]:
+    """Return the seconds of CPU time that tracing takes, and the time of a clipped sum over that of a plain step."""
     torch.manual_seed(0)
     model = case.make(case.size)
     data = case.data(case.size, torch.float32)
     indices = torch.arange(len(data[0]))
-    source = NetworkSource(model, case.loss, data)
     params = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    start = time.process_time()
+    Programs(model, case.loss, data).program(params)
+    tracing = time.process_time() - start
+    source = NetworkSource(model, case.loss, data)
     groups = CLIPPER.groups(source.shapes)
 
     def plain() -> None:
@@ -81,7 +84,7 @@ def cost(case: Case) -> float:
             work()
             taken.append(time.process_time() - start)
     of_plain, of_private = (statistics.median(taken[2:]) for taken in times.values())
-    return of_private / of_plain
+    return tracing, of_private / of_plain
 
 
 def measured(case: Case) -> dict[str, str]:
@@ -93,8 +96,20 @@ def measured(case: Case) -> dict[str, str]:
         bare, off = difference(case)
     except UnsupportedModuleError as error:
         return cells | {"engine": f"refused: {str(error).split(': ', 1)[1].split('. Rewrite')[0]}"}
-    found = {"bare": str(bare or ""), "from the loop": f"{off:.0e}" if off else "0", "cost": f"{cost(case):.2f}"}
-    return cells | {"engine": "program"} | found
+    figures = [str(bare or ""), f"{off:.0e}" if off else "0", *(f"{one:.2f}" for one in cost(case))]
+    return cells | {"engine": "program"} | dict(zip(COLUMNS, figures, strict=True))
+
+
+def summary() -> str:
+    """Return how many of the page's networks are served, and what they cost in the middle."""
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.read_text().splitlines()]
+    engines = [line for line in lines if len(line) == 2 + len(COLUMNS) and line[1].startswith(("program", "refused"))]
+    tracing, costs = (sorted(float(line[k]) for line in engines if line[1] == "program") for k in (-2, -1))
+    return (
+        f"Of {len(engines)} networks {len(costs)} are served. The median cost is {statistics.median(costs):.2f}. "
+        f"Tracing takes {statistics.median(tracing):.1f} s of CPU time in the median and {tracing[-1]:.0f} s at most: "
+        "once, before any record is read."
+    )
 
 
 def main() -> None:
@@ -111,6 +126,7 @@ def main() -> None:
             print(" | ".join([family, *table[-1].values()]), flush=True)
         lines = [f"## {family[0].upper()}{family[1:]}", "", *markdown_table(table), ""]
         write_section(f"coverage.py: {family}", lines, page=PAGE)
+    write_section("coverage.py: all", [summary()], page=PAGE)
 
 
 if __name__ == "__main__":
