@@ -19,11 +19,13 @@ from tacita.accounting import (
     calibration,
     gaussian,
     relations,
+    renyi_curve,
 )
-from tacita.accounting._line_pairs import MixturePair
+from tacita.accounting._line_pairs import MixturePair, ReplacedPair
 from tacita.accounting.events import event, gaussian_sums, guarantee, pure, wrapped
 from tacita.accounting.events.counts import StableCountsEvent
 from tacita.accounting.plain_data import PlainData
+from tacita.accounting.renyi_curve import RenyiCurve
 from tacita.ledger import sections, text_lines
 from tacita.ledger.ledger import Ledger
 from tacita.ledger.registry import SessionRegistry
@@ -71,8 +73,7 @@ def replace_one_at_the_price_of_add_or_remove():
 )
 def fixed_size_without_the_factor_two():
     """Fixed-size sampling gets noise over C where its bound wants noise over 2C."""
-    whole, pair = gaussian_sums._fixed_size_rdp, gaussian_sums.EnvelopePair
-    swap(whole, lambda rate, sensitivity, orders: whole(rate, sensitivity / 2, orders))
+    pair = gaussian_sums.EnvelopePair
     put(gaussian_sums, "EnvelopePair", lambda moved, rate: pair(moved / 2, rate))
 
 
@@ -131,7 +132,11 @@ def curve_of_a_known_mu_halved():
 )
 def replace_one_by_the_other_curve():
     """Poisson sampling under replace_one gets the Rényi curve of add_or_remove_one."""
-    swap(gaussian_sums._poisson_replace_one_rdp, gaussian_sums._poisson_rdp)
+
+    def added(pair, orders):
+        return renyi_curve.divergences(MixturePair((0.0, pair.shift), (1 - pair.chance, pair.chance)), orders)
+
+    renyi_curve.divergences.register(ReplacedPair, added)
 
 
 @bug(3, caught_by=[GAUSSIAN + "test_poisson"])
@@ -200,7 +205,7 @@ def not_a_number_reported():
         return accountant.Bound(accountant._tightest(tuple(spends), delta)[0], delta, "any")
 
     swap(accountant.epsilon, reported)
-    put(accountant, "_rdp_epsilon", lambda curve, delta: float(curve[0]))
+    put(RenyiCurve, "epsilon", lambda self, delta: float(self.values[0]))
     put(accountant, "_closed_delta", lambda spend, epsilon: spend.guarantee.delta(epsilon))
 
 
@@ -340,7 +345,11 @@ def small_moments_lost_to_rounding():
 @bug(13, caught_by=[ACCOUNTANT + "test_a_curve_that_rounding_took_to_nothing_is_not_free"])
 def delta_vanishes_with_the_divergence():
     """The delta of a divergence below the rounding of 1 is taken for 0."""
-    put(accountant, "_rdp_delta", lambda curve, epsilon: math.sqrt(max(0.0, 1 - math.exp(-float(np.nanmin(curve))))))
+
+    def vanishing(self, epsilon):
+        return math.sqrt(max(0.0, 1 - math.exp(-float(np.nanmin(self.values)))))
+
+    put(RenyiCurve, "delta", vanishing)
 
 
 @bug(14, caught_by=["tests/accounting/events/test_pure.py::test_laplace_delta_in_closed_form"])
@@ -447,7 +456,7 @@ def curve_rounded_down():
 def curve_of_the_other_direction_alone():
     """Poisson sampling gets the divergences of the Gaussian from the mixture, the smaller ones."""
     whole = _renyi.renyi_divergences
-    put(_renyi, "renyi_divergences", lambda upper, lower, orders: whole(lower, upper, orders))
+    swap(whole, lambda upper, lower, orders: whole(lower, upper, orders))
 
 
 @bug(76, caught_by=[RENYI + "test_what_is_left_out_is_added"])

@@ -113,11 +113,12 @@ class MixturePair(LinePair):
         return self._loss_and_slope(x)[1]
 
     def cut(self, losses: np.ndarray) -> tuple[np.ndarray, float]:
-        found, error = self._two_shifts(losses) if self._is_sampled else self._by_newton(losses)
+        found, error = self._two_shifts(losses) if self.is_sampled else self._by_newton(losses)
         return found, error + self._missed(losses, found)
 
     @property
-    def _is_sampled(self) -> bool:
+    def is_sampled(self) -> bool:
+        """Whether it is one shift, which a coin decides on."""
         return len(self.shifts) == 2 and self.shifts[0] == 0
 
     def _two_shifts(self, losses: np.ndarray) -> tuple[np.ndarray, float]:

@@ -9,18 +9,13 @@ neighbours under a relation. Proofs: docs/derivations/accounting.md.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
-from tacita.accounting import _renyi
 from tacita.accounting._allocation_pair import LARGEST_RATIO, AllocationPair
-from tacita.accounting._fixed_size_renyi import fixed_size_divergences
 from tacita.accounting._line_pairs import EnvelopePair, MixturePair, ReplacedPair
 from tacita.accounting._mixed_pair import MixedPair
 from tacita.accounting.events.event import Event, NoiseSettings, over_noise, reals
-from tacita.accounting.events.guarantee import Guarantee, gaussian, known_mu
+from tacita.accounting.events.guarantee import Guarantee, gaussian, known_mu, of_pairs
 from tacita.accounting.events.mixtures import UNAMPLIFIED_RATIO, Mixture, mixture_guarantee, row_chances
 from tacita.accounting.events.sampled import Proof, SampledEvent, every_relation, indexed
 from tacita.accounting.gaussian import sampled_delta_above
@@ -160,11 +155,9 @@ def moved_in_sampled_queries(event: Any, queries: int) -> Guarantee:
         return gaussian(mu)
     replacing = event.relation == "replace_one"
     pair = ReplacedPair(ratio, q) if replacing else MixturePair((0.0, ratio), (1 - q, q))
-    curve = _poisson_replace_one_rdp if replacing else _poisson_rdp  # dp_accounting has no curve for the first
-    return Guarantee(
+    return of_pairs(
+        lambda: ((pair, queries),),
         unsampled_mu=known_mu(event.query_mu, queries, amplified=False),
-        pairs=lambda: ((pair, queries),),
-        rdp=lambda orders: queries * curve(q, ratio, tuple(map(float, orders))),
         delta=(lambda epsilon: sampled_delta_above(q, ratio, epsilon)) if queries == 1 and not replacing else None,
     )
 
@@ -185,16 +178,9 @@ def moved_in_truncated_queries(event: Any, queries: int) -> Guarantee:
     usual = ReplacedPair(ratio, q) if replacing else MixturePair((0.0, ratio), (1 - q, q))
     rare = MixturePair((0.0, exchange), (1 - q, q)) if adding else EnvelopePair(exchange, q)
 
-    def rdp(orders: np.ndarray) -> np.ndarray:
-        of = tuple(map(float, orders))
-        apart = _poisson_replace_one_rdp(q, ratio, of) if replacing else _poisson_rdp(q, ratio, of)
-        exchanged = _poisson_rdp(q, exchange, of) if adding else _fixed_size_rdp(q, exchange, of)
-        return queries * _renyi.mixed_divergences((apart, exchanged), (1 - full, full), of)
-
-    return Guarantee(
+    return of_pairs(
+        lambda: ((MixedPair(usual, rare, full), queries),),
         unsampled_mu=known_mu(largest, queries, amplified=False),
-        pairs=lambda: ((MixedPair(usual, rare, full), queries),),
-        rdp=rdp,
     )
 
 
@@ -219,11 +205,11 @@ def _fixed_size(event: GaussianSumEvent, queries: int) -> Guarantee:
     mu = known_mu(query_mu, queries, amplified=size < records)
     if mu is not None:
         return gaussian(mu)
-    return Guarantee(
+    found = of_pairs(
+        lambda: ((EnvelopePair(query_mu, size / records), queries),),
         unsampled_mu=known_mu(query_mu, queries, amplified=False),
-        pairs=None if query_mu > UNAMPLIFIED_RATIO else lambda: ((EnvelopePair(query_mu, size / records), queries),),
-        rdp=lambda orders: queries * _fixed_size_rdp(size / records, query_mu, tuple(map(float, orders))),
     )
+    return found if query_mu <= UNAMPLIFIED_RATIO else replace(found, pairs=None)
 
 
 def allocated(charge: str, guarantee: Callable[[Any, int], Guarantee] = moved_in_own_batches) -> Proof:
@@ -255,30 +241,6 @@ GaussianSumEvent.proofs = {
 def amplifies(sample_rate: float, ratio: float) -> bool:
     """Return whether amplification by Poisson sampling is accounted for, for a query of this ``ratio``."""
     return sample_rate < 1 and ratio <= UNAMPLIFIED_RATIO
-
-
-@lru_cache(maxsize=64)
-def _poisson_rdp(sampling_probability: float, ratio: float, orders: tuple[float, ...]) -> np.ndarray:
-    """Return the curve of the sampled Gaussian mechanism, in the direction from the mixture.
-
-    The other direction is never larger: Mironov, Talwar and Zhang (2019), Theorem 5, https://arxiv.org/abs/1908.10530.
-    """
-    mixture = _renyi.Mixture((0.0, ratio), (1 - sampling_probability, sampling_probability))
-    return _renyi.renyi_divergences(mixture, _renyi.Mixture((0.0,), (1.0,)), orders)
-
-
-@lru_cache(maxsize=64)
-def _poisson_replace_one_rdp(sampling_probability: float, ratio: float, orders: tuple[float, ...]) -> np.ndarray:
-    """Return divergences of the pair that dominates Poisson sampling under replace_one; the pair is symmetric."""
-    out = (1 - sampling_probability, sampling_probability)
-    upper, lower = _renyi.Mixture((0.0, ratio), out), _renyi.Mixture((0.0, -ratio), out)
-    return _renyi.renyi_divergences(upper, lower, orders)
-
-
-def _fixed_size_rdp(rate: float, sensitivity: float, orders: tuple[float, ...]) -> np.ndarray:
-    """Return the smaller of two curves: that of the envelope, and that of a query that contains every record."""
-    unsampled = np.array(orders) * sensitivity**2 / 2
-    return np.fmin(fixed_size_divergences(rate, sensitivity, orders), unsampled)
 
 
 def gaussian_sum_event(

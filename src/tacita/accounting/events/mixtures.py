@@ -6,16 +6,13 @@ Proof: docs/derivations/accounting.md, "Several rows a unit".
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 
-import numpy as np
 from scipy.stats import binom
 
 from tacita import _validate
-from tacita.accounting import _renyi
 from tacita.accounting._line_pairs import MixturePair
 from tacita.accounting.events.event import Event, NoiseSettings, over_noise, reals
-from tacita.accounting.events.guarantee import Guarantee, gaussian, known_mu, no_guarantee
+from tacita.accounting.events.guarantee import Guarantee, gaussian, known_mu, no_guarantee, of_pairs
 from tacita.errors import UnsupportedEventError
 
 # Above it, a sampled session is accounted without amplification: one query alone costs epsilon > 5000.
@@ -87,10 +84,9 @@ def mixture_guarantee(mixture: Callable[[], Mixture], largest_mu: float, queries
     mu = known_mu(largest_mu, queries, amplified=amplified)
     if mu is not None:
         return gaussian(mu)
-    return Guarantee(
+    return of_pairs(
+        lambda: ((MixturePair(*_kept(*mixture())), queries),),
         unsampled_mu=known_mu(largest_mu, queries, amplified=False),
-        pairs=lambda: ((MixturePair(*_kept(*mixture())), queries),),
-        rdp=lambda orders: queries * _mixture_rdp(*_kept(*mixture()), tuple(map(float, orders))),
     )
 
 
@@ -104,12 +100,3 @@ def _kept(shifts: tuple[float, ...], chances: tuple[float, ...]) -> Mixture:
     total = math.fsum(chances)
     pairs = [(shift, chance / total) for shift, chance in zip(shifts, chances, strict=True) if chance > 0]
     return tuple(shift for shift, _ in pairs), tuple(chance for _, chance in pairs)
-
-
-@lru_cache(maxsize=64)
-def _mixture_rdp(shifts: tuple[float, ...], chances: tuple[float, ...], orders: tuple[float, ...]) -> np.ndarray:
-    """Return the Rényi divergences of the pair, at each order the larger of both directions."""
-    mixture, centre = _renyi.Mixture(shifts, chances), _renyi.Mixture((0.0,), (1.0,))
-    return np.maximum(
-        _renyi.renyi_divergences(mixture, centre, orders), _renyi.renyi_divergences(centre, mixture, orders)
-    )

@@ -2,19 +2,15 @@
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
-from dp_accounting import dp_event
-from dp_accounting.rdp import rdp_privacy_accountant
 from scipy.optimize import minimize_scalar
 
 from tacita import _validate
 from tacita.accounting._loss_law import LARGEST_LOSS
 from tacita.accounting._pairs import LaplacePair, ResponsePair
-from tacita.accounting._renyi import ROUNDED_UP, SMALL, above_line
 from tacita.accounting.events.event import Event, over_noise
-from tacita.accounting.events.guarantee import Guarantee, gaussian, no_guarantee
+from tacita.accounting.events.guarantee import Guarantee, curve_of, gaussian, no_guarantee
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +47,11 @@ class LaplaceEvent(Event):
             return gaussian(0.0, pure_epsilon=pure)
         if math.isinf(query):
             return no_guarantee()
+        parts = ((LaplacePair(query), queries),)
         return Guarantee(
             pure_epsilon=pure,
-            pairs=(lambda: ((LaplacePair(query), queries),)) if query <= LARGEST_LOSS else None,
-            rdp=lambda orders: queries * _laplace_rdp(query, tuple(map(float, orders))),
+            pairs=(lambda: parts) if query <= LARGEST_LOSS else None,
+            rdp=curve_of(lambda: parts),
         )
 
 
@@ -137,29 +134,19 @@ def pure_guarantee(epsilon: float, additive_delta: float = 0.0) -> Guarantee:
     """
     if epsilon == 0:
         return gaussian(0.0, pure_epsilon=0.0, additive_delta=additive_delta)
+    parts = ((ResponsePair(epsilon), 1),)
     return Guarantee(
         pure_epsilon=epsilon,
         additive_delta=additive_delta,
-        pairs=(lambda: ((ResponsePair(epsilon), 1),)) if epsilon <= LARGEST_LOSS else None,
+        pairs=(lambda: parts) if epsilon <= LARGEST_LOSS else None,
         delta=lambda at: _response_delta(epsilon, at),
-        rdp=lambda orders: _response_rdp(epsilon, orders),
+        rdp=curve_of(lambda: parts),
     )
 
 
 def _response_delta(epsilon: float, at: float) -> float:
     above = -math.expm1(min(0.0, at - epsilon))  # (e^e0 - e^e) / (e^e0 + 1)
     return max(above / (1 + math.exp(-epsilon)), -math.expm1(min(0.0, at)))
-
-
-def _response_rdp(epsilon: float, orders: np.ndarray) -> np.ndarray:
-    a = np.asarray(orders, dtype=float)
-    if epsilon > 1:
-        moments = np.logaddexp(a * epsilon, (1 - a) * epsilon) - np.logaddexp(0.0, epsilon)
-        return np.minimum(epsilon, moments / (a - 1))
-    half = epsilon / 2  # the same, accurate near 1: a difference of cosh as a product of sinh
-    with np.errstate(over="ignore"):
-        excess = 2 * np.sinh(a * half) * np.sinh((a - 1) * half) / math.cosh(half)
-    return np.minimum(epsilon, np.log1p(excess) / (a - 1))
 
 
 def _zcdp_delta(rho: float, epsilon: float) -> float:
@@ -170,15 +157,3 @@ def _zcdp_delta(rho: float, epsilon: float) -> float:
     centre = math.log(max(1e-3, epsilon / (2 * rho)))
     found = minimize_scalar(log_delta, bounds=(-7.0, centre + 7.0), method="bounded", options={"xatol": 1e-9})
     return min(1.0, math.exp(min(0.0, float(log_delta(found.x)))))  # type: ignore[attr-defined]
-
-
-@lru_cache(maxsize=64)
-def _laplace_rdp(epsilon: float, orders: tuple[float, ...]) -> np.ndarray:
-    accountant = rdp_privacy_accountant.RdpAccountant(orders)
-    accountant.compose(dp_event.LaplaceDpEvent(1 / epsilon))
-    a = np.array(
-        orders
-    )  # a small excess of a moment is a sum without negative terms; the library's difference loses it
-    excess = (a * above_line((a - 1) * epsilon) + (a - 1) * above_line(-a * epsilon)) / (2 * a - 1)
-    small = np.log1p(np.minimum(excess, SMALL)) * (1 + ROUNDED_UP) / (a - 1)
-    return np.where(excess < SMALL, small, accountant.rdp * (1 + ROUNDED_UP))
