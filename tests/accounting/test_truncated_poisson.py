@@ -13,7 +13,7 @@ from tacita import accounting as acc
 from tacita.accounting._line_pairs import EnvelopePair, MixturePair, ReplacedPair
 from tacita.accounting._mixed_pair import MixedPair
 from tacita.accounting._pld_accountant import directions
-from tacita.accounting.events.mixtures import UNAMPLIFIED_RATIO
+from tacita.accounting.events.gaussian_sums import UNAMPLIFIED_RATIO
 from tacita.accounting.renyi_curve import RenyiCurve
 from tacita.errors import BudgetExceededError, UnsupportedEventError
 from tacita.hardened import discrete

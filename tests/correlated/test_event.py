@@ -9,7 +9,7 @@ import pytest
 
 from tacita import accounting as acc
 from tacita.accounting._allocation_pair import AllocationPair
-from tacita.accounting._pairs import GaussianPair
+from tacita.accounting._line_pairs import GaussianPair
 from tacita.accounting._pld_accountant import DeltaQuery, EpsilonQuery, _larger
 from tacita.correlated import CorrelatedEvent
 from tacita.correlated import event as correlated
@@ -241,7 +241,7 @@ def test_what_is_not_claimed_is_refuted():
     last = np.linalg.norm(movement(column(*strategy), 2, 10)[:-1]) ** 2 / noise_std**2
     assert claimed(parts(1, strategy, batches, noise_std), 0.5, swapped=False) > true
     for wrong_whole, wrong_common in ((whole, 0.0), (last, 0.95 * last), (10 / noise_std**2, 0.0)):
-        shared = ((GaussianPair((math.sqrt(wrong_common),)), 1),) if wrong_common else ()
+        shared = ((GaussianPair(math.sqrt(wrong_common)), 1),) if wrong_common else ()
         own = ((AllocationPair(2, math.sqrt(wrong_whole - wrong_common), 2), 1),)
         assert claimed((*shared, *own), 0.5, swapped=False) < 0.98 * true
 

@@ -22,7 +22,7 @@ from tacita.accounting import (
     renyi_curve,
 )
 from tacita.accounting._line_pairs import MixturePair, ReplacedPair
-from tacita.accounting.events import event, gaussian_sums, guarantee, pure, wrapped
+from tacita.accounting.events import event, gaussian_sums, guarantee, laplace
 from tacita.accounting.events.counts import StableCountsEvent
 from tacita.accounting.plain_data import PlainData
 from tacita.accounting.renyi_curve import RenyiCurve
@@ -355,8 +355,8 @@ def delta_vanishes_with_the_divergence():
 @bug(14, caught_by=["tests/accounting/events/test_pure.py::test_laplace_delta_in_closed_form"])
 def laplace_scale_inverted():
     """The scale of Laplace noise is handed on as its inverse."""
-    whole = pure.LaplacePair
-    put(pure, "LaplacePair", lambda epsilon: whole(1 / epsilon))
+    whole = laplace.LaplacePair
+    put(laplace, "LaplacePair", lambda epsilon: whole(1 / epsilon))
 
 
 @bug(
@@ -526,12 +526,7 @@ def event_without_a_guarantee():
 @bug(38, caught_by=[EVENTS + "test_turns_are_hardened_if_both_kinds_of_query_are"])
 def hardened_by_the_main_component():
     """A session counts as hardened if its first kind of query is, whatever noise the others have."""
-    whole = wrapped.hardening
-
-    def of_the_first(one):
-        return whole(one.components[0]) if one.components and not isinstance(one, wrapped.HardenedEvent) else whole(one)
-
-    swap(whole, of_the_first)
+    put(event.Event, "hardened", property(lambda self: bool(self.components) and self.components[0].hardened))
 
 
 SAFE_SIDE = "tests/accounting/test_gaussian.py::test_epsilon_and_mu_are_on_the_safe_side_where_the_terms_cancel"

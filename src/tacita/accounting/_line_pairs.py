@@ -1,7 +1,7 @@
-r"""Dominating pairs of mixtures of Gaussians on a line: sampled sums.
+r"""Dominating pairs of mixtures of Gaussians on a line: Gaussian queries, and sampled sums.
 
 Place: _pairs -> [accounting._line_pairs] -> events of sampled sums.
-Proofs: docs/derivations/accounting.md, sections 3, 4 and 6.
+Proofs: docs/derivations/accounting.md, sections 2, 3, 4 and 6.
 """
 
 import math
@@ -79,6 +79,35 @@ class LinePair(ContinuousPair):
         inside = np.isfinite(x)
         far = 1 + np.abs(x[inside]) + max(map(abs, shifts))
         return 8 * UNIT * float((np.abs(losses[inside]) + self.slope(x[inside]) * far).max(initial=0.0))
+
+
+@dataclass(frozen=True)
+class GaussianPair(LinePair):
+    """One Gaussian query (section 2).
+
+    Attributes:
+        mu: > 0 and finite.
+    """
+
+    mu: float
+
+    @property
+    def upper(self) -> Shifts:
+        return ((self.mu, 1.0),)
+
+    @property
+    def lower(self) -> Shifts:
+        return ((0.0, 1.0),)
+
+    def loss(self, x: np.ndarray) -> np.ndarray:
+        return self.mu * (x - self.mu / 2)
+
+    def slope(self, x: np.ndarray) -> np.ndarray:
+        return np.full_like(x, self.mu)
+
+    def cut(self, losses: np.ndarray) -> tuple[np.ndarray, float]:
+        found = losses / self.mu + self.mu / 2
+        return found, self._missed(losses, found)
 
 
 @dataclass(frozen=True)

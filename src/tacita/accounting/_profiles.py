@@ -15,12 +15,13 @@ import numpy as np
 from scipy.signal import lfilter
 
 from tacita.accounting._aim import aim_at_delta
-from tacita.accounting._gaussian_mixture import gaussian_deltas
+from tacita.accounting._line_pairs import GaussianPair
 from tacita.accounting._loss_law import LARGEST_LOSS
-from tacita.accounting._pairs import GaussianPair, Part
+from tacita.accounting._pairs import Part
 from tacita.accounting._pld_accountant import directions, pooled
 from tacita.accounting._tilted import TiltedTotal
 from tacita.accounting._window import Window
+from tacita.accounting.gaussian import gaussian_deltas
 
 READ_AT = (0.02, 1e-5, 1e-11, 1e-18)  # deltas; a tilt serves for some orders of magnitude
 ACCURACY = 1e-3  # of epsilon: what the grid may add
@@ -35,8 +36,8 @@ def profile(parts: tuple[Part, ...]) -> Profile:
     parts = pooled(parts)
     if not parts:
         return lambda epsilons: np.zeros(len(epsilons))
-    if len(parts) == 1 and isinstance(parts[0][0], GaussianPair) and parts[0][0].is_plain:
-        mu = np.array(parts[0][0].mus[0])
+    if len(parts) == 1 and isinstance(parts[0][0], GaussianPair):
+        mu = np.array(parts[0][0].mu)
         return lambda epsilons: gaussian_deltas(epsilons, mu) * (1 + ROUNDED_UP)
     if len(parts) == 1 and isinstance(parts[0][0], ProfiledPair) and parts[0][1] == 1:
         return parts[0][0].deltas

@@ -13,9 +13,10 @@ from dp_accounting import dp_event
 from dp_accounting.rdp import rdp_privacy_accountant
 
 from tacita.accounting._fixed_size_renyi import fixed_size_divergences
-from tacita.accounting._line_pairs import EnvelopePair, MixturePair, ReplacedPair
+from tacita.accounting._laplace_pair import LaplacePair
+from tacita.accounting._line_pairs import EnvelopePair, GaussianPair, MixturePair, ReplacedPair
 from tacita.accounting._mixed_pair import MixedPair
-from tacita.accounting._pairs import DominatingPair, GaussianPair, LaplacePair, Part, ResponsePair
+from tacita.accounting._pairs import DominatingPair, Part, ResponsePair
 from tacita.accounting._renyi import ROUNDED_UP, SMALL, Mixture, above_line, mixed_divergences, renyi_divergences
 
 ORDERS = np.array([*rdp_privacy_accountant.DEFAULT_RDP_ORDERS, 2048.0])
@@ -79,9 +80,7 @@ def divergences(pair: DominatingPair, orders: Orders) -> np.ndarray:
 
 @divergences.register
 def _(pair: GaussianPair, orders: Orders) -> np.ndarray:
-    if not pair.is_plain:
-        raise NotImplementedError("a mixture of shown Gaussians has a curve of its own.")
-    return np.array(orders) * pair.mus[0] ** 2 / 2
+    return np.array(orders) * pair.mu**2 / 2
 
 
 @divergences.register

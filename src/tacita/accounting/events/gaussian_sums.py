@@ -11,12 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from scipy.stats import binom
+
 from tacita.accounting._allocation_pair import LARGEST_RATIO, AllocationPair
 from tacita.accounting._line_pairs import EnvelopePair, MixturePair, ReplacedPair
 from tacita.accounting._mixed_pair import MixedPair
 from tacita.accounting.events.event import Event, NoiseSettings, over_noise, reals
-from tacita.accounting.events.guarantee import Guarantee, gaussian, known_mu, of_pairs
-from tacita.accounting.events.mixtures import UNAMPLIFIED_RATIO, Mixture, mixture_guarantee, row_chances
+from tacita.accounting.events.guarantee import Guarantee, gaussian, known_mu, no_guarantee, of_pairs
 from tacita.accounting.events.sampled import Proof, SampledEvent, every_relation, indexed
 from tacita.accounting.gaussian import sampled_delta_above
 from tacita.accounting.relations import NeighboringRelation, moved
@@ -31,6 +32,10 @@ from tacita.accounting.sampling_laws import (
     ShuffledEpochsLaw,
     TruncatedPoissonLaw,
 )
+
+# Above it, a sampled session is accounted without amplification: one query alone costs epsilon > 5000.
+UNAMPLIFIED_RATIO = 100.0
+Mixture = tuple[tuple[float, ...], tuple[float, ...]]  # shifts in units of the noise, and their chances
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,6 +200,38 @@ def _poisson_units(event: GaussianSumEvent, queries: int) -> Guarantee:
         return shifts, row_chances(law.max_rows_per_unit, law.sample_rate)
 
     return mixture_guarantee(mixture, largest_mu, queries, amplified=amplifies(law.sample_rate, largest_mu))
+
+
+def mixture_guarantee(mixture: Callable[[], Mixture], largest_mu: float, queries: int, *, amplified: bool) -> Guarantee:
+    """Return the guarantee of queries that are each dominated by a mixture of Gaussians against the one around 0.
+
+    Args:
+        mixture: Returns the pair of one query; called only if there is noise and the query costs something.
+        largest_mu: ``mu`` of a query that is certain to make the largest shift.
+        queries: Number of queries.
+        amplified: Whether the chances are accounted for.
+    """
+    if math.isinf(largest_mu):
+        return no_guarantee()
+    mu = known_mu(largest_mu, queries, amplified=amplified)
+    if mu is not None:
+        return gaussian(mu)
+    return of_pairs(
+        lambda: ((MixturePair(*_kept(*mixture())), queries),),
+        unsampled_mu=known_mu(largest_mu, queries, amplified=False),
+    )
+
+
+def row_chances(rows: int, chance: float) -> tuple[float, ...]:
+    """Return the chances that a query draws 0, 1, ..., ``rows`` of ``rows`` rows, each with ``chance``."""
+    return tuple(map(float, binom.pmf(range(rows + 1), rows, chance)))
+
+
+def _kept(shifts: tuple[float, ...], chances: tuple[float, ...]) -> Mixture:
+    """Leave out shifts of chance 0, and scale the chances to a sum of 1, which rounding may have changed."""
+    total = math.fsum(chances)
+    pairs = [(shift, chance / total) for shift, chance in zip(shifts, chances, strict=True) if chance > 0]
+    return tuple(shift for shift, _ in pairs), tuple(chance for _, chance in pairs)
 
 
 def _fixed_size(event: GaussianSumEvent, queries: int) -> Guarantee:
