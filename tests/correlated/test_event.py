@@ -138,7 +138,7 @@ def test_overlaps_are_those_of_every_two_groups(batches, queries):
         largest = gram[one_class & ~np.eye(batches, dtype=bool)].max()
         assert correlated._within(found, classes) == pytest.approx(largest, abs=1e-12)
         (*shared, (allocation, _)) = parts(classes, (4, 0.6, queries), batches, 2.0)
-        common = sum(pair.mus[0] ** 2 for pair, _ in shared)
+        common = sum(pair.mu**2 for pair, _ in shared)
         assert common >= largest / 4
         assert common + allocation.ratio**2 >= found[0] / 4
         seen = [(np.arange(min(queries, batches)) % classes == one).sum() for one in range(classes)]
