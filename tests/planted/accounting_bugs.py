@@ -224,8 +224,8 @@ def nothing_above_the_window():
 @bug(13, caught_by=[TILTED + "test_below_a_window_nothing_is_known"])
 def all_is_above_the_window():
     """Below a window delta is read as if nothing lay there."""
-    whole = _tilted.TiltedTotal._below
-    put(_tilted.TiltedTotal, "_below", lambda self, at: max(0, whole(self, at)))
+    whole = _tilted.TiltedTotal.deltas
+    put(_tilted.TiltedTotal, "deltas", lambda self, epsilons: whole(self, np.maximum(epsilons, self.least)))
 
 
 @bug(13, caught_by=[TILTED + "test_moments_of_a_great_many_queries_are_not_rounded_down"])
@@ -250,23 +250,17 @@ def large_losses_cut_off():
 )
 def the_tilt_is_forgotten():
     """Delta is read off the tilted law as if it had not been tilted."""
-    whole = _tilted.TiltedTotal.delta
-
-    def untilted(self, epsilon):
-        return whole(dataclasses.replace(self, theta=0.0, log_scale=0.0), epsilon)
-
-    put(_tilted.TiltedTotal, "delta", untilted)
+    whole = _tilted.TiltedTotal._at_points.func
+    untilted = property(lambda self: whole(dataclasses.replace(self, theta=0.0, log_scale=0.0)))
+    put(_tilted.TiltedTotal, "_at_points", untilted)
 
 
 @bug(13, caught_by=[TILTED + "test_infinite_losses_count_whatever_the_tilt"])
 def infinite_losses_dropped():
     """The chance of an infinite loss is left out of delta."""
-    whole = _tilted.TiltedTotal.delta
-    put(
-        _tilted.TiltedTotal,
-        "delta",
-        lambda self, epsilon: whole(dataclasses.replace(self, infinity=0.0), epsilon),
-    )
+    whole = _tilted.TiltedTotal._at_points.func
+    finite = property(lambda self: whole(dataclasses.replace(self, infinity=0.0)))
+    put(_tilted.TiltedTotal, "_at_points", finite)
 
 
 @bug(13, caught_by=[WINDOW + "test_small_and_large_losses_apart_are_the_whole"])

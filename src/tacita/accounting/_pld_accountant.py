@@ -116,7 +116,7 @@ class EpsilonQuery:
 
     def read(self, total: TiltedTotal, aim: Aim) -> float:
         """Return the value that is read off the total."""
-        return total.epsilon(self.asked, aim.epsilon)
+        return total.epsilon(self.asked)
 
     def lost(self, total: TiltedTotal, value: float, aim: Aim) -> float:
         """Return the share of the value that may be rounding."""
