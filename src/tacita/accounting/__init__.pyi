@@ -24,6 +24,7 @@ from .relations import RELATIONS, NeighboringRelation, check_relation, moved
 from .renyi_filter import RenyiFilter
 from .sampling_laws import (
     CyclicLaw,
+    CyclicPoissonLaw,
     DisjointLaw,
     FixedSizeLaw,
     FullBatchLaw,
@@ -42,6 +43,7 @@ __all__ = [
     "ConditionalEvent",
     "CoupledEvent",
     "CyclicLaw",
+    "CyclicPoissonLaw",
     "DisjointLaw",
     "Event",
     "FixedSizeLaw",

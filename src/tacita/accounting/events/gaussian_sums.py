@@ -23,6 +23,7 @@ from tacita.accounting.gaussian import sampled_delta_above
 from tacita.accounting.relations import NeighboringRelation, moved
 from tacita.accounting.sampling_laws import (
     CyclicLaw,
+    CyclicPoissonLaw,
     DisjointLaw,
     FixedSizeLaw,
     FullBatchLaw,
@@ -167,6 +168,15 @@ def moved_in_sampled_queries(event: Any, queries: int) -> Guarantee:
     )
 
 
+def moved_in_sampled_turns(event: Any, queries: int) -> Guarantee:
+    """Charge Poisson sampling, at the rate of a turn, once a cycle: the group of a record is known.
+
+    ``event`` is a :class:`NoisySumEvent` with cyclic Poisson sampling. Proof: docs/derivations/correlated-noise.md.
+    """
+    law = event.sampling
+    return moved_in_sampled_queries(replace(event, sampling=PoissonLaw(law.turn_rate)), law.most_draws(queries))
+
+
 def moved_in_truncated_queries(event: Any, queries: int) -> Guarantee:
     """Charge the pair of Poisson sampling, mixed with one in which another record leaves as the record enters.
 
@@ -271,6 +281,11 @@ GaussianSumEvent.proofs = {
     DisjointLaw: allocated("one query in all"),
     ShuffledEpochsLaw: allocated("one query an epoch"),
     CyclicLaw: allocated("one query a cycle", moved_in_own_group),
+    CyclicPoissonLaw: indexed(
+        "one query a cycle, amplified",
+        moved_in_sampled_turns,
+        replacing="one query a cycle, amplified, by its own pair",
+    ),
     PoissonUnitLaw: Proof({"add_or_remove_one": "amplified, mixture of Gaussians"}, _poisson_units),
 }
 
