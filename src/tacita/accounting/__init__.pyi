@@ -16,7 +16,7 @@ from .events.laplace import LaplaceEvent, ZCDPEvent
 from .events.mixtures import MixtureOfGaussiansEvent
 from .events.pure import ApproximateDPEvent
 from .events.sampled import Proof, SampledEvent
-from .events.wrapped import AssumingEvent, ConditionalEvent
+from .events.wrapped import ConditionalEvent
 from .gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
 from .gaussian_filter import GaussianFilter
 from .parts import Part
@@ -38,7 +38,6 @@ from .sampling_laws import (
 __all__ = [
     "RELATIONS",
     "ApproximateDPEvent",
-    "AssumingEvent",
     "Bound",
     "ConditionalEvent",
     "CoupledEvent",

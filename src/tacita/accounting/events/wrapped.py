@@ -1,4 +1,4 @@
-"""Events around another event: with assumptions of their own, and under conditions that nobody enforces."""
+"""Events around another event, such as under conditions that nobody enforces."""
 
 from dataclasses import dataclass
 
@@ -80,26 +80,3 @@ class ConditionalEvent(WrappedEvent):
 
     def describe(self) -> str:
         return f"{self.inner.describe()}, if {self.condition_text}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class AssumingEvent(WrappedEvent):
-    """A guarantee that rests on one assumption more, which is enforced as far as it can be seen.
-
-    Attributes:
-        assumption_text: The assumption, a sentence without data in it.
-    """
-
-    assumption_text: str
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not isinstance(self.assumption_text, str) or not self.assumption_text.strip():
-            raise ValueError(f"assumption_text must say the assumption, got {self.assumption_text!r}.")
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        return (*self.inner.assumptions, self.assumption_text)
-
-    def describe(self) -> str:
-        return self.inner.describe()
