@@ -103,6 +103,16 @@ class Events:
             acc.HistogramGaussianEvent(relation="replace_one", **blocks),
             acc.GaussianSumEvent(relation=relation, sampling=acc.ShuffledEpochsLaw(7, own_coin=True), **blocks),
             acc.GaussianSumEvent(relation=relation, sampling=acc.CyclicLaw(7, own_coin=True), **blocks),
+            acc.GaussianSumEvent(relation=relation, sampling=acc.CyclicPoissonLaw(7, 0.2, own_coin=True), **blocks),
+            CorrelatedEvent(
+                relation=relation,
+                inner=acc.GaussianSumEvent(
+                    relation=relation, sampling=acc.CyclicPoissonLaw(7, 0.2, own_coin=True), **blocks
+                ),
+                bands=5,
+                power=0.7,
+                banded_matrix=True,
+            ),
             CorrelatedEvent(
                 relation=relation,
                 inner=acc.GaussianSumEvent(relation=relation, sampling=acc.CyclicLaw(7, own_coin=True), **blocks),
@@ -143,7 +153,6 @@ class Events:
                 relation=relation, inner=cls.poisson(0.02, 1.1), inner_queries=50, mean=5.0, shape=math.inf
             ),
             acc.ConditionalEvent(relation=relation, inner=cls.full(2.0), condition_text="every loss is 1-smooth"),
-            acc.AssumingEvent(relation=relation, inner=cls.full(2.0), assumption_text="code keeps nothing"),
             ComposedEvent(relation=relation, parts=(cls.poisson(0.02, 1.1), cls.full(5.0)), part_queries=(50, 1)),
             WorstOfEvent(relation=relation, parts=(cls.poisson(0.02, 1.1), cls.full(5.0)), part_queries=(50, 1)),
             acc.CoupledEvent(relation=relation, inner=cls.poisson(0.02, 1.1), failure_probability=1e-9),

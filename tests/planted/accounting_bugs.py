@@ -6,19 +6,25 @@ import math
 import numpy as np
 
 from tacita.accounting import (
+    _tilted,
     accountant,
     calibration,
+    renyi_curve,
 )
-from tacita.accounting._line_pairs import MixturePair
-from tacita.accounting.events import gaussian_sums, pure
+from tacita.accounting._line_pairs import MixturePair, ReplacedPair
+from tacita.accounting.events import event, gaussian_sums, laplace
+from tacita.accounting.renyi_curve import RenyiCurve
 from tacita.ledger import sections
 from tacita.ledger.statement import statement as make_statement
 from tests.planted.plant import bug, put, swap
 
 GAUSSIAN = "tests/accounting/events/test_gaussian_sums.py::"
 ACCOUNTANT = "tests/accounting/test_accountant.py::"
+READING = "tests/accounting/test_pld_accountant.py::"
+TILTED = "tests/accounting/test_tilted.py::"
 DOMINATION = "tests/accounting/test_domination.py::"
 STATEMENT = "tests/ledger/test_statement.py::"
+EVENTS = "tests/accounting/events/test_event.py::"
 
 
 @bug(
@@ -30,8 +36,7 @@ STATEMENT = "tests/ledger/test_statement.py::"
 )
 def fixed_size_without_the_factor_two():
     """Fixed-size sampling gets noise over C where its bound wants noise over 2C."""
-    whole, pair = gaussian_sums._fixed_size_rdp, gaussian_sums.EnvelopePair
-    swap(whole, lambda rate, sensitivity, orders: whole(rate, sensitivity / 2, orders))
+    pair = gaussian_sums.EnvelopePair
     put(gaussian_sums, "EnvelopePair", lambda moved, rate: pair(moved / 2, rate))
 
 
@@ -49,6 +54,18 @@ def renyi_curve_of_another_convention():
     plain = [law for law, proof in proofs.items() if proof.guarantee is whole]
     wrong = {law: dataclasses.replace(proofs[law], guarantee=other) for law in plain}
     put(gaussian_sums.GaussianSumEvent, "proofs", {**proofs, **wrong})
+
+
+@bug(
+    3, caught_by=[GAUSSIAN + "test_rdp_of_the_replace_one_pair_against_a_plain_sum", GAUSSIAN + "test_rdp_is_above_pld"]
+)
+def replace_one_by_the_other_curve():
+    """Poisson sampling under replace_one gets the Rényi curve of add_or_remove_one."""
+
+    def added(pair, orders):
+        return renyi_curve.divergences(MixturePair((0.0, pair.shift), (1 - pair.chance, pair.chance)), orders)
+
+    renyi_curve.divergences.register(ReplacedPair, added)
 
 
 @bug(3, caught_by=[GAUSSIAN + "test_poisson"])
@@ -83,21 +100,54 @@ def not_a_number_reported():
         return accountant.Bound(accountant._tightest(tuple(spends), delta)[0], delta, "any")
 
     swap(accountant.epsilon, reported)
-    put(accountant, "_rdp_epsilon", lambda curve, delta: float(curve[0]))
+    put(RenyiCurve, "epsilon", lambda self, delta: float(self.values[0]))
     put(accountant, "_closed_delta", lambda spend, epsilon: spend.guarantee.delta(epsilon))
+
+
+@bug(13, caught_by=[TILTED + "test_below_a_window_nothing_is_known"])
+def all_is_above_the_window():
+    """Below a window delta is read as if nothing lay there."""
+    whole = _tilted.TiltedTotal.deltas
+    put(_tilted.TiltedTotal, "deltas", lambda self, epsilons: whole(self, np.maximum(epsilons, self.least)))
+
+
+@bug(
+    13,
+    caught_by=[
+        TILTED + "test_a_composition_is_an_upper_bound_with_relative_accuracy",
+        READING + "test_gaussian_queries_within_a_tenth_of_a_percent_down_to_1e_15",
+    ],
+)
+def the_tilt_is_forgotten():
+    """Delta is read off the tilted law as if it had not been tilted."""
+    whole = _tilted.TiltedTotal._at_points.func
+    untilted = property(lambda self: whole(dataclasses.replace(self, theta=0.0, log_scale=0.0)))
+    put(_tilted.TiltedTotal, "_at_points", untilted)
+
+
+@bug(13, caught_by=[TILTED + "test_infinite_losses_count_whatever_the_tilt"])
+def infinite_losses_dropped():
+    """The chance of an infinite loss is left out of delta."""
+    whole = _tilted.TiltedTotal._at_points.func
+    finite = property(lambda self: whole(dataclasses.replace(self, infinity=0.0)))
+    put(_tilted.TiltedTotal, "_at_points", finite)
 
 
 @bug(13, caught_by=[ACCOUNTANT + "test_a_curve_that_rounding_took_to_nothing_is_not_free"])
 def delta_vanishes_with_the_divergence():
     """The delta of a divergence below the rounding of 1 is taken for 0."""
-    put(accountant, "_rdp_delta", lambda curve, epsilon: math.sqrt(max(0.0, 1 - math.exp(-float(np.nanmin(curve))))))
+
+    def vanishing(self, epsilon):
+        return math.sqrt(max(0.0, 1 - math.exp(-float(np.nanmin(self.values)))))
+
+    put(RenyiCurve, "delta", vanishing)
 
 
 @bug(14, caught_by=["tests/accounting/events/test_pure.py::test_laplace_delta_in_closed_form"])
 def laplace_scale_inverted():
     """The scale of Laplace noise is handed on as its inverse."""
-    whole = pure.LaplacePair
-    put(pure, "LaplacePair", lambda epsilon: whole(1 / epsilon))
+    whole = laplace.LaplacePair
+    put(laplace, "LaplacePair", lambda epsilon: whole(1 / epsilon))
 
 
 @bug(18, caught_by=[STATEMENT + "test_delta_is_never_chosen"])
@@ -120,3 +170,9 @@ def statement_of_an_empty_ledger():
 def fixed_size_one_direction_at_a_time():
     """Fixed-size sampling gets a pair whose directions are composed each with itself."""
     put(gaussian_sums, "EnvelopePair", lambda moved, q: MixturePair((0.0, moved), (1 - q, q)))
+
+
+@bug(38, caught_by=[EVENTS + "test_turns_are_hardened_if_both_kinds_of_query_are"])
+def hardened_by_the_main_component():
+    """A session counts as hardened if its first kind of query is, whatever noise the others have."""
+    put(event.Event, "hardened", property(lambda self: bool(self.components) and self.components[0].hardened))

@@ -2,7 +2,7 @@
 
 from contextlib import contextmanager, nullcontext
 
-from tacita.gradients import functional, seeds
+from tacita.gradients import engine_choice, functional, seeds
 from tacita.gradients.program import writer
 from tests.planted.plant import bug, put, swap
 
@@ -20,6 +20,12 @@ def draws_are_not_looked_at():
         lambda self, func, types, args=(), kwargs=None: func(*args, **kwargs or {}),
     )
     put(writer, "nothing_drawn", nullcontext)
+
+
+@bug(82, caught_by=[COINS + "test_generators_of_the_user_are_refused[RandomState, of the model-loop]"])
+def generators_of_ones_own_accepted():
+    """A generator that model or loss own goes on from one query to the next."""
+    put(engine_choice, "_check_repeats", lambda *args: None)
 
 
 @bug(

@@ -25,7 +25,6 @@ from tacita.gradients.program import check, run, writer
 from tacita.gradients.program import engine as program
 from tacita.gradients.rules import convolution, normalization, outer, rounding
 from tacita.gradients.rules import uses as ghost
-from tacita.gradients.watched import retention, watched_loop
 from tacita.oracles import GradientOracle, gradient_oracle
 from tests.planted.plant import bug, put, swap
 
@@ -86,22 +85,10 @@ def mode_checked_only_once():
     put(NetworkSource, "_try_again", lambda self, params: None)
 
 
-@bug(
-    24,
-    caught_by=[
-        SCAN + "test_a_model_that_keeps_numbers_of_its_records_is_refused",
-        SCAN + "test_a_loss_that_keeps_numbers_of_its_records_is_refused",
-    ],
-)
-def numbers_kept_not_seen():
-    """A model or a loss keeps a number of each record in a dictionary, to be met by later queries."""
-    swap(retention.held, lambda loss_fn, model, *, inside=True: {})
-
-
-@bug(24, caught_by=[SCAN + "test_a_module_outside_of_the_model_that_mixes_samples_is_named"])
-def batch_norm_outside_of_the_model_accepted():
-    """A batch normalisation that the loss refers to is not looked at."""
-    put(watched_loop, "reachable", lambda loss_fn, model: {})
+@bug(24, caught_by=[SCAN + "test_a_loss_that_keeps_something_outside_of_the_model_is_refused"])
+def loss_with_a_memory_accepted():
+    """A loss keeps what it computed on one batch in a tensor outside of the model, and uses it on the next."""
+    put(engine_choice, "_check_repeats", lambda *args: None)
 
 
 @bug(26, 39, caught_by=[CLIPPING + "test_contract"])
@@ -298,9 +285,6 @@ def norms_taken_early_in_low_precision():
 def writing_the_model_accepted():
     """A forward pass gets the model's own parameters, buffers and attributes, and may write them."""
     put(functional, "_copy", lambda tensor: tensor.detach())
-    put(retention.StateCheck, "check", lambda self: None)
-    swap(retention.nothing_is_written, lambda tree: nullcontext())
-    put(retention.Marks, "check_targets", lambda self, func, args, kwargs: [])
 
 
 @bug(
@@ -346,18 +330,6 @@ def the_model_sees_the_batch():
     swap(writer.written_down, Whole)
     put(engine_choice.MethodChoice, "_obstacle", lambda *args, **more: "")
     put(run, "check_rows", lambda *args: None)
-
-
-@bug(
-    54,
-    caught_by=[
-        HOSTILE_MODELS + "[stash_in_a_global-loop-unscanned]",
-    ],
-)
-def tensors_of_records_may_be_kept():
-    """A model may keep a record's tensors, which the next query meets."""
-    put(retention.Marks, "check_nothing_is_kept", lambda self: None)
-    put(retention.StateCheck, "check", lambda self: None)
 
 
 @bug(52, caught_by=[CHOICE + "test_a_program_that_differs_from_the_loop_is_refused"])

@@ -1,5 +1,7 @@
 """Bugs of hardened noise: a law that is not exact, contributions that grow, claims that are too strong."""
 
+import sys
+
 import numpy as np
 import torch
 
@@ -76,3 +78,11 @@ def discrete_noise_where_nothing_is_proved():
 def batched_kernels_claimed_as_exact():
     """Records that were computed together are claimed not to show in each other's bits."""
     swap(network._clipped, lambda clipper, mechanism, method: GridSum(clipper, together=False))
+
+
+@bug(38, caught_by=[ORACLE + "test_a_session_without_hardening_is_named"])
+def open_sessions_not_named():
+    """A statement says that attacks on floating point are closed, though a session of the ledger is open to them."""
+    module = sys.modules["tacita.ledger.statement"]
+    whole = module.floating_point
+    put(module, "floating_point", lambda ledger: whole(ledger).split("That does not cover")[0])

@@ -3,6 +3,7 @@
 import math
 import secrets
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 
 import numpy as np
@@ -73,6 +74,56 @@ def half_precision_offered():
         return whole(self, shape, dtype=dtype if dtype in _stream._DTYPES else torch.float32, **more).to(dtype)
 
     put(Stream, "normals", obliging)
+
+
+def noise_from(stream: Callable[[ReleaseGate, int, str], Stream]) -> None:
+    """Let the noise of a query's block come from ``stream(gate, query, block)``."""
+
+    def normals(self, query):
+        def draw(block, like):
+            sizes, dtype = [x.numel() for x in like.values()], next(iter(like.values())).dtype
+            flat = stream(self, query, block).normals(sum(sizes), dtype=dtype)
+            return {name: z.view(x.shape) for (name, x), z in zip(like.items(), flat.split(sizes), strict=True)}
+
+        return draw
+
+    put(ReleaseGate, "_normals", normals)
+
+
+@bug(34, caught_by=[NO_NOISE_TWICE])
+def same_noise_in_every_query():
+    """The noise does not depend on the number of the query."""
+    noise_from(lambda gate, query, block: gate._randomness.key.stream(gate.session.id, "noise", 0, block))
+
+
+@bug(34, caught_by=[NO_NOISE_TWICE])
+def same_noise_in_every_block():
+    """Two blocks of one release get the same noise."""
+    noise_from(lambda gate, query, block: gate._randomness.key.stream(gate.session.id, "noise", query, "all"))
+
+
+@bug(34, caught_by=[NO_NOISE_TWICE])
+def same_noise_in_every_session():
+    """Two sessions of one key draw the same noise."""
+    noise_from(lambda gate, query, block: gate._randomness.key.stream("any", "noise", query, block))
+
+
+@bug(34, 43, caught_by=[NO_NOISE_TWICE, STATED_NOISE])
+def same_noise_after_a_resume():
+    """Noise comes from the session's own key, which no checkpoint moves on."""
+    noise_from(lambda gate, query, block: gate._randomness.session_key(gate.session.id).stream("noise", query, block))
+
+
+@bug(34, caught_by=[STATED_NOISE])
+def noise_from_the_coins():
+    """Noise and the coins of the batch are read from one stream."""
+    noise_from(lambda gate, query, block: gate.coins.for_query(query))
+
+
+@bug(48, caught_by=["tests/oracles/test_gate.py::test_a_matching_line_is_the_identical_release_and_free"])
+def fresh_noise_under_the_same_number():
+    """A redone query gets fresh noise on the same batch, and no charge."""
+    noise_from(lambda gate, query, block: Key.system().stream("noise"))
 
 
 @bug(34, caught_by=[STATED_NOISE, NO_NOISE_TWICE])

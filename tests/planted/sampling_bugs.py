@@ -15,6 +15,7 @@ from tacita.accounting import (
     ShuffledEpochsLaw,
     parts,
 )
+from tacita.accounting.events.gaussian_sums import row_chances
 from tacita.errors import UnsupportedEventError
 from tacita.gradients import NetworkSource
 from tacita.gradients.chunked import ChunkedEngine
@@ -22,6 +23,7 @@ from tacita.oracles import GradientOracle, ReleaseGate, records
 from tacita.oracles.query_draws import QueryDraws
 from tacita.sampling import (
     PoissonSampler,
+    Sampler,
     poisson,
     units,
 )
@@ -78,6 +80,24 @@ def a_draw_for_each_physical_batch():
         return np.sort(np.concatenate(draws))
 
     put(QueryDraws, "batch", batch)
+
+
+@bug(
+    88,
+    caught_by=[
+        UNITS + "test_a_draw_for_each_micro_batch_is_the_unit_event",
+        UNITS + "test_a_draw_for_each_micro_batch_costs_more_than_one_a_step",
+    ],
+)
+def several_draws_charged_as_one():
+    """What may be drawn k times at rate q in one query is charged as one draw at rate k q."""
+    swap(row_chances, lambda rows, chance: (1 - rows * chance, rows * chance, *[0.0] * (rows - 1)))
+
+
+@bug(5, caught_by=[SAMPLER + "test_decimal_rates_mean_what_they_say"])
+def queries_cut_to_an_integer():
+    """The queries of an epoch are int(1 / rate)."""
+    put(Sampler, "queries_for", lambda self, epochs: int(epochs / self.sample_rate))
 
 
 @bug(

@@ -40,6 +40,11 @@ class Normals(Protocol):
         """Draw standard normals that belong to the query ``lag`` before; the same in each query that draws them."""
         ...
 
+    @property
+    def memory(self) -> dict[Any, Any]:
+        """What a mechanism keeps for later queries: secret, never written, and empty in a process that resumes."""
+        ...
+
 
 class AddsNoise(Protocol):
     """Turns bounded values into released ones, as every :class:`Mechanism` does."""
@@ -109,8 +114,8 @@ class Mechanism(ABC):
         }
 
     @property
-    def lags(self) -> int:
-        """How many earlier queries have a part in the noise of a query."""
+    def lags(self) -> float:
+        """How many earlier queries have a part in the noise of a query; infinite if all have."""
         return 0
 
     def whitened(self, over_noise: Tensor) -> Tensor:
@@ -128,12 +133,12 @@ class Mechanism(ABC):
         """
 
     @classmethod
-    def clipped_sum(cls, clipper: Any, method: str) -> Any:
+    def clipped_sum(cls, clipper: Any, *, alone: bool) -> Any:
         """Return the estimator of clipped sums that this noise needs; ``None`` if :class:`~tacita.ClippedSum` will do.
 
         Args:
             clipper: Bounds each sample's gradient.
-            method: What computes the gradients: "program" or "loop".
+            alone: Whether each record is computed alone, so that its bits depend on no other.
         """
         return None
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from tacita.accounting import (
     CyclicLaw,
+    CyclicPoissonLaw,
     DisjointLaw,
     FixedSizeLaw,
     FullBatchLaw,
@@ -45,6 +46,7 @@ SIMULATED = (
     DisjointLaw,
     ShuffledEpochsLaw,
     CyclicLaw,
+    CyclicPoissonLaw,
     FixedSizeLaw,
     PoissonLaw,
     PoissonUnitLaw,
@@ -201,7 +203,7 @@ class _Noise:
 
     def __init__(self, generator: torch.Generator, key: Key) -> None:
         self._generator, self._key = generator, key
-        self.query = 0
+        self.query, self.memory = 0, {}
 
     def __call__(self, block: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: torch.randn(x.shape, dtype=x.dtype, generator=self._generator) for name, x in like.items()}
