@@ -22,7 +22,6 @@ from tacita.accounting.events.event import NoiseSettings
 from tacita.accounting.events.gaussian_sums import GaussianSumEvent
 from tacita.accounting.events.guarantee import Guarantee, gaussian, no_guarantee
 from tacita.accounting.events.wrapped import OuterEvent
-from tacita.accounting.sampling_laws import AssignedLaw, CyclicLaw, DisjointLaw
 from tacita.correlated.strategy import coefficients, column, movement, sensitivity
 from tacita.errors import UnsupportedEventError
 
@@ -53,7 +52,7 @@ class CorrelatedEvent(OuterEvent):
                 f"{type(self.inner).__name__}: no guarantee is proved with correlated noise; there is one for clipped "
                 "sums of records with Gaussian noise that is not hardened."
             )
-        if not isinstance(self.inner.sampling, DisjointLaw | CyclicLaw):
+        if self.inner.sampling.separation(1) is None:
             raise UnsupportedEventError(
                 f"{self.inner.sampling.words}: no guarantee is proved with correlated noise, because a record may be "
                 "in two queries in a row; there is one with CyclicSampler and DisjointSampler."
@@ -75,10 +74,10 @@ class CorrelatedEvent(OuterEvent):
         inner = self.inner
         assert isinstance(inner, GaussianSumEvent)
         law = inner.sampling
-        assert isinstance(law, AssignedLaw)
         if queries == 0 or inner.query_mu == 0 or not inner.private:
             return gaussian(0.0) if inner.private else no_guarantee()
-        separation, most_draws = min(queries, law.batches or queries), law.most_draws(queries)
+        separation, most_draws = law.separation(queries), law.most_draws(queries)
+        assert separation is not None
         strategy = (self.bands, self.power, queries, separation, most_draws)
         known = gaussian(inner.query_mu * sensitivity(column(*strategy[:3]), separation, most_draws))
         groups = law.secret_batches(self.relation)

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from tacita import _row_numbers
 from tacita._row_numbers import RowNumbers, is_ascending, rows_at
-from tacita.accounting.sampling_laws import AssignedLaw
 from tacita.oracles.gate import ReleaseGate
 from tacita.oracles.records import OracleData
 from tacita.sampling import Sampler
@@ -41,7 +40,7 @@ class QueryDraws:
         self.sampler, self.num_rows, self.rows = sampler, data.num_rows, data.rows
         self._gate, self._source = gate, data.source
         # Another number of rows would deal other batches in mid-session.
-        gate.assigned_rows = data.num_rows if isinstance(sampler.law, AssignedLaw) else 0
+        gate.assigned_rows = 0 if sampler.law.per_query else data.num_rows
 
     def batch(self, query: int) -> np.ndarray | RowNumbers:
         """Return the rows that ``query`` reads, ascending, each once; an array where the source takes nothing else."""

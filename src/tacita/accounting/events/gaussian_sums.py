@@ -250,6 +250,7 @@ GaussianSumEvent.proofs = {
     CyclicLaw: allocated("one query a cycle", moved_in_own_group),
     PoissonUnitLaw: Proof({"add_or_remove_one": "amplified, mixture of Gaussians"}, _poisson_units),
 }
+GaussianSumEvent.of_other_laws = indexed("most draws", moved_in_some_queries, replacing="most draws, 2C")
 
 
 def amplifies(sample_rate: float, ratio: float) -> bool:
