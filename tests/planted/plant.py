@@ -5,6 +5,7 @@ with one line of JSON: test -> why it failed. Without a bug (``-``) an answer mu
 """
 
 import faulthandler
+import gc
 import json
 import os
 import signal
@@ -111,6 +112,8 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
     session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined] # one for all forks
     _use_once()
     substitutions, live = load(), Live("tacita", SOURCE)
+    gc.collect()
+    gc.freeze()  # a fork that collects garbage would copy every page that holds an object
     with SourceCopy() as copy:
         for line in sys.stdin:
             name, *tests = line.split()
