@@ -24,7 +24,8 @@ from typing import Any
 import torch
 from cells import CELLS, Cell, losses
 from results import ROOT, markdown_table, write_section
-from step_time import cpu, peak_mib, version
+from step_time import processor, version
+from step_worker import peak_mib
 from torch import nn
 
 import tacita
@@ -150,9 +151,9 @@ def section(names: list[str], threads: list[int], rounds: int) -> list[str]:
     return [
         "## What a step costs",
         "",
-        f"`python {SCRIPT}` ({cpu()}; {version('torch')}, {version('tacita')}; load of the machine before the run "
-        f"{load:.1f}): whole oracles on one fixed batch, in turns; the median over {rounds} rounds of (time of a step "
-        "/ time of the plain clipped step in the same round), lowest and highest beside it.",
+        f"`python {SCRIPT}` ({processor('cpu')}; {version('torch')}, {version('tacita')}; load of the machine before "
+        f"the run {load:.1f}): whole oracles on one fixed batch, in turns; the median over {rounds} rounds of (time of "
+        "a step / time of the plain clipped step in the same round), lowest and highest beside it.",
         "",
         *times(names, threads, rounds),
         "",

@@ -1,11 +1,13 @@
 """One training step, by each implementation: forward, backward, per-sample flat clipping, Gaussian noise, SGD.
 
-All clip at norm 1 with noise multiplier 1 and divide by the batch size. A maker gets a cell and returns its step.
+All clip at norm 1 with noise multiplier 1 and divide by the batch size. A maker gets a cell and returns its step. Those
+of JAX are in ``jax_steps.py``.
 """
 
 import tempfile
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +154,61 @@ def opacus_ghost(cell: Cell) -> Step:
     return _opacus(cell, "ghost")
 
 
+def fast_dp(cell: Cell) -> Step:
+    """fastDP: book-keeping, with norms from Gram matrices where they are cheaper."""
+    from fastDP import PrivacyEngine
+
+    model = cell.model()
+    batch = cell.rows(cell.batch)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    made = PrivacyEngine(
+        model,
+        batch_size=cell.batch,
+        sample_size=cell.batch,
+        epochs=1,
+        noise_multiplier=NOISE,
+        max_grad_norm=CLIP,
+        clipping_fn="Abadi",
+    )
+    made.attach(optimizer)
+
+    def step() -> None:
+        losses(model, batch).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step()
+    if len(made.named_params) < len([*model.parameters()]):
+        raise NotImplementedError("fastDP leaves out parameters that are in no layer")
+    return step
+
+
+def opake(cell: Cell) -> Step:
+    """Opake: per-sample gradients by vmap."""
+    from opake.dpsgd.clipping import clipped_grad
+    from opake.dpsgd.noise import gaussian_noise
+    from opake.random import key
+
+    model = cell.model()
+    batch = cell.rows(cell.batch)
+    params = {name: one.detach() for name, one in model.named_parameters()}
+
+    def loss(params: dict[str, torch.Tensor], x: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        return losses(partial(torch.func.functional_call, model, params), (x[None], label[None]))[0]
+
+    gradient, clip_state = clipped_grad(loss, clipping_norm=CLIP, batch_argnums=(1, 2), normalize_by=cell.batch)
+    noise, noise_state = gaussian_noise(noise_multiplier=NOISE, key=key(0))
+    state = [clip_state, noise_state]
+
+    def step() -> None:
+        clipped, state[0] = gradient(params, *batch, state=state[0])
+        noisy, state[1] = noise(clipped, state[1])
+        for name, one in params.items():
+            one.sub_(noisy.pytree[name], alpha=LR)
+
+    return step
+
+
 IMPLEMENTATIONS: dict[str, Callable[[Cell], Step]] = {
     "plain PyTorch": plain,
     "plain PyTorch, gathering": plain_gathering,
@@ -160,4 +217,6 @@ IMPLEMENTATIONS: dict[str, Callable[[Cell], Step]] = {
     "tacita, whole oracle, Poisson": oracle_poisson,
     "Opacus hooks": opacus_hooks,
     "Opacus ghost": opacus_ghost,
+    "fastDP": fast_dp,
+    "Opake": opake,
 }

@@ -1,11 +1,13 @@
-"""Step time and memory of private training beside plain PyTorch and Opacus; writes ``docs/benchmarks.md``.
+"""Step time and memory of private training beside plain PyTorch and other libraries; writes ``docs/benchmarks.md``.
 
     make bench                                     all cells
     python benchmarks/step_time.py --cells a --rounds 5 --print
+    python benchmarks/step_time.py --python JAX=ENV/bin/python Opake=OTHER/bin/python
     make bench-gpu                                 the same on a CUDA device; writes docs/benchmarks-gpu.md
 
-Every implementation lives in its own process. They take turns, in a new order each round, so that whatever else the
-machine does falls on all of them; a figure is the median over rounds of (time of a step / plain step of that round).
+Every implementation lives in its own process, of its own Python where ``--python`` names one. They take turns, in a new
+order each round, so that whatever else the machine does falls on all of them; a figure is the median over rounds of
+(time of a step / plain step of that round).
 """
 
 import argparse
@@ -17,9 +19,10 @@ import random
 import statistics
 import subprocess
 import sys
-import time
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import torch
 from cells import CELLS
@@ -27,71 +30,38 @@ from implementations import IMPLEMENTATIONS
 
 ROOT = Path(__file__).parents[1]
 PLAIN = "plain PyTorch"
-WARM_UP = 3
-CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+NAMES = [*IMPLEMENTATIONS, "plain JAX, compiled", "JAX Privacy, compiled"]
 CLOCK_WORDS = {"wall": "wall time", "cpu": "CPU time, in which waiting for the disk is not counted"}
 TURN = 0.3  # seconds that a turn of the plain step takes; the others make as many steps, or what ten turns give
 
 
-# --- one implementation, in its own process --------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Setting:
+    """How workers run: threads, clock, device, and the Python of some implementations, by a word in their names."""
 
-
-def peak_mib(reset: bool = False) -> float:
-    """Highest resident memory since the last reset, MiB (Linux; NaN elsewhere)."""
-    try:
-        if reset:
-            Path("/proc/self/clear_refs").write_text("5")
-        lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:
-        return float("nan")
-    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM")), float("nan"))
-
-
-def peak_on(device: str, reset: bool = False) -> float:
-    """Highest memory in use on a device since the last reset, MiB."""
-    if device == "cpu":
-        return peak_mib(reset)
-    if reset:
-        torch.cuda.reset_peak_memory_stats(device)
-    return torch.cuda.max_memory_allocated(device) / 2**20
-
-
-def serve(cell: str, name: str, threads: int, clock: str, device: str) -> None:
-    """Answer each line "number of steps" on stdin with the seconds that they took, then with the extra memory."""
-    torch.set_num_threads(threads)
-    torch.set_default_device(device)
-
-    def now() -> float:
-        if device != "cpu":
-            torch.cuda.synchronize(device)  # steps are queued
-        return CLOCKS[clock]()
-
-    torch.manual_seed(0)
-    with contextlib.redirect_stdout(sys.stderr):
-        step = IMPLEMENTATIONS[name](CELLS[cell])
-        before = peak_on(device, reset=True)
-        for _ in range(WARM_UP):
-            step()
-    print(json.dumps("ready"), flush=True)
-    for line in sys.stdin:
-        start = now()
-        for _ in range(int(line)):
-            step()
-        seconds = now() - start
-        print(json.dumps([seconds, peak_on(device) - before]), flush=True)
+    threads: int
+    clock: str
+    device: str
+    pythons: dict[str, str]
 
 
 class Worker:
     """The process of one implementation; it idles while others have their turn."""
 
-    def __init__(self, cell: str, name: str, threads: int, clock: str, device: str) -> None:
-        command = [sys.executable, __file__, "--serve", cell, name, "--threads", str(threads), "--clock", clock]
-        command += ["--device", device]
-        environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    def __init__(self, cell: str, name: str, setting: Setting) -> None:
+        python = next((path for word, path in setting.pythons.items() if word in name), sys.executable)
+        given = [cell, name, setting.clock, setting.device, str(setting.threads)]
+        environment = {**os.environ, "OMP_NUM_THREADS": given[-1], "NPROC": given[-1]}  # NPROC: the threads of JAX
+        if setting.threads == 1:
+            environment["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+            [python, str(Path(__file__).with_name("step_worker.py")), *given],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
         )
-        self._answer()
+        self.versions = self._answer()
 
     def run(self, steps: int) -> tuple[float, float]:
         """Seconds a step, and extra peak memory so far in MiB."""
@@ -117,11 +87,9 @@ class Worker:
 # --- the rounds ------------------------------------------------------------------------------------------------------
 
 
-def measure(  # noqa: PLR0917 - the command's options
-    cell: str, names: list[str], rounds: int, threads: int, clock: str, device: str
-) -> dict[str, dict[str, float]]:
-    """Median, lowest and highest ratio to the plain step, and extra memory, by implementation."""
-    workers = started(cell, names, threads, clock, device)
+def measure(cell: str, names: list[str], rounds: int, setting: Setting) -> dict[str, dict[str, Any]]:
+    """Median, lowest and highest ratio to the plain step, extra memory and versions, by implementation."""
+    workers = started(cell, names, setting)
     names = list(workers)
     steps = max(1, round(TURN / workers[PLAIN].run(2)[0]))
     order = random.Random(0)
@@ -137,17 +105,23 @@ def measure(  # noqa: PLR0917 - the command's options
     plain = times[PLAIN][1:]  # the first round only tells how long a step takes
     ratios = {name: [a / b for a, b in zip(times[name][1:], plain, strict=True)] for name in names}
     return {
-        name: {"ratio": statistics.median(r), "low": min(r), "high": max(r), "mib": mib[name]}
+        name: {
+            "ratio": statistics.median(r),
+            "low": min(r),
+            "high": max(r),
+            "mib": mib[name],
+            "versions": workers[name].versions,
+        }
         for name, r in ratios.items()
     }
 
 
-def started(cell: str, names: list[str], threads: int, clock: str, device: str) -> dict[str, Worker]:
+def started(cell: str, names: list[str], setting: Setting) -> dict[str, Worker]:
     """The workers of the implementations that run a cell; one that fails has no figure there."""
     workers = {}
     for name in names:
         try:
-            workers[name] = Worker(cell, name, threads, clock, device)
+            workers[name] = Worker(cell, name, setting)
         except RuntimeError as error:
             print(f"{name} does not run {cell}: {error}", file=sys.stderr)
     return workers
@@ -187,17 +161,17 @@ def version(package: str) -> str:
     return f"{package} absent"
 
 
-def page(  # noqa: PLR0917 - the command's options
-    results: dict[str, dict[str, dict[str, float]]], rounds: int, threads: int, clock: str, load: float, device: str
-) -> str:
+def page(results: dict[str, dict[str, dict[str, Any]]], rounds: int, setting: Setting, load: float) -> str:
     """The page of a run."""
     cells = "\n".join(f"- **{cell}**: {CELLS[cell].words}" for cell in results)
-    command = "bench" if device == "cpu" else "bench-gpu"
-    versions = ", ".join(version(package) for package in ("torch", "opacus", "tacita"))
+    command = "bench" if setting.device == "cpu" else "bench-gpu"
+    threads = f"{setting.threads} thread{'s' * (setting.threads > 1)}"
+    versions = dict.fromkeys(one for row in results.values() for figures in row.values() for one in figures["versions"])
     return f"""# Benchmarks
 
-*Written by `make {command}`.* {processor(device)}, {threads} thread{"s" * (threads > 1)}, float32; {versions}.
-Load of the machine before the run: {load:.1f}; times are {CLOCK_WORDS[clock]}. On a busy machine
+*Written by `make {command}`.* {processor(setting.device)}, {threads}, float32;
+{", ".join(versions)}.
+Load of the machine before the run: {load:.1f}; times are {CLOCK_WORDS[setting.clock]}. On a busy machine
 the spread is wide, and only large differences count.
 
 One step is forward, backward, per-sample flat clipping, Gaussian noise and an SGD update. Every implementation has its
@@ -239,30 +213,35 @@ step's.
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--cells", nargs="*", default=list(CELLS), choices=list(CELLS))
-    parser.add_argument("--only", nargs="*", default=list(IMPLEMENTATIONS), help="implementations")
+    parser.add_argument("--only", nargs="*", default=NAMES, choices=NAMES, help="implementations")
+    parser.add_argument(
+        "--python",
+        nargs="*",
+        default=[],
+        metavar="WORD=PATH",
+        help="the Python of implementations: JAX=/path/bin/python",
+    )
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument(
-        "--clock", default="wall", choices=list(CLOCKS), help="cpu: for a busy machine, with one thread"
+        "--clock", default="wall", choices=list(CLOCK_WORDS), help="cpu: for a busy machine, with one thread"
     )
     parser.add_argument("--json", type=Path, help="file of all figures: cells that it holds already are kept")
     parser.add_argument("--print", action="store_true", help="print the page in place of writing it")
     parser.add_argument("--device", default="cpu", help="cuda: with the page docs/benchmarks-gpu.md")
-    parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.serve:
-        cell, implementation = arguments.serve
-        return serve(cell, implementation, arguments.threads, arguments.clock, arguments.device)
+    pythons = dict(one.split("=", 1) for one in arguments.python)
+    setting = Setting(arguments.threads, arguments.clock, arguments.device, pythons)
     names = [PLAIN, *(name for name in arguments.only if name != PLAIN)]
     load = os.getloadavg()[0]
     results = json.loads(arguments.json.read_text()) if arguments.json and arguments.json.exists() else {}
     for cell in arguments.cells:
-        results[cell] = measure(cell, names, arguments.rounds, arguments.threads, arguments.clock, arguments.device)
+        results[cell] = measure(cell, names, arguments.rounds, setting)
         if arguments.json:
             arguments.json.write_text(json.dumps(results, indent=1))
         print(cell, {name: round(row["ratio"], 2) for name, row in results[cell].items()}, file=sys.stderr)
     results = {cell: results[cell] for cell in CELLS if cell in results}
-    text = page(results, arguments.rounds, arguments.threads, arguments.clock, load, arguments.device)
+    text = page(results, arguments.rounds, setting, load)
     if arguments.print:
         print(text)
     else:

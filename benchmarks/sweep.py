@@ -20,7 +20,8 @@ from pathlib import Path
 import torch
 from cells import Block, Cell
 from implementations import IMPLEMENTATIONS
-from step_time import CLOCK_WORDS, CLOCKS, PLAIN, processor, version
+from step_time import CLOCK_WORDS, PLAIN, processor, version
+from step_worker import CLOCKS
 from torch import Tensor, nn
 
 CHOSEN = (PLAIN, "tacita, engine", "Opacus ghost")
