@@ -44,6 +44,8 @@ class CorrelatedEvent(OuterEvent):
     bands: int
     power: float
 
+    costs_by_prefix = True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         coefficients(self.bands, self.power)

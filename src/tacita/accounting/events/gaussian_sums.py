@@ -101,6 +101,7 @@ class GaussianSumEvent(NoisySumEvent, SampledEvent):
     """
 
     released = "a clipped sum"
+    costs_by_prefix = True  # under every law
 
     @property
     def assumptions(self) -> tuple[str, ...]:
