@@ -19,7 +19,7 @@ from docs.sphinx_roles import markdown
 from tacita.accounting import GaussianSumEvent, gaussian_sum_event
 from tacita.accounting.events.sampled import REFUSED, table_of
 from tacita.accounting.relations import RELATIONS
-from tacita.accounting.sampling_laws import EVERY_LAW
+from tacita.accounting.sampling_laws import EVERY_LAW, CyclicPoissonLaw
 from tacita.convex import MedianOfMeansEvent, ShuffledSumEvent
 from tacita.correlated import CorrelatedEvent
 from tacita.error_feedback import feedback_table
@@ -223,12 +223,14 @@ def correlated_table() -> dict[str, dict[Any, str]]:
     """Return the cells for which there is a proof with correlated noise."""
 
     def charge(law: Any, relation: Any) -> str:
+        sampled = isinstance(law, CyclicPoissonLaw)
         try:
-            CorrelatedEvent(
-                relation=relation, inner=gaussian_sum_event(law, (1.0,), (1.0,), relation), bands=2, power=0.5
-            )
+            inner = gaussian_sum_event(law, (1.0,), (1.0,), relation)
+            CorrelatedEvent(relation=relation, inner=inner, bands=1 if sampled else 2, power=0.5, banded_matrix=sampled)
         except UnsupportedEventError:
             return REFUSED
+        if sampled:
+            return f"a banded matrix: {GaussianSumEvent.charges(law)[relation]}"
         if relation == "replace_one":
             return "once a session, no amplification, 2C"
         return f"once a session, {'amplified by the secret batch' if law.own_coin else 'no amplification'}"

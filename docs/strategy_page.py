@@ -14,6 +14,7 @@ from tacita.accounting.relations import RELATIONS
 from tacita.accounting.sampling_laws import (
     EVERY_LAW,
     CyclicLaw,
+    CyclicPoissonLaw,
     DisjointLaw,
     FixedSizeLaw,
     FullBatchLaw,
@@ -28,6 +29,7 @@ from tacita.errors import UnsupportedEventError
 
 PAGE = Path(__file__).parent / "strategies.md"
 DELTA, BATCHES, RECORDS, EPOCHS = 1e-5, 100, 10_000, 1
+GROUPS = 16  # of cyclic Poisson sampling
 BANDS, POWER = 2, 0.5
 NOISE_STD = {"independent": 1.0, "correlated": 2.0}
 LAWS: tuple[SamplingLaw, ...] = (
@@ -41,6 +43,8 @@ LAWS: tuple[SamplingLaw, ...] = (
     ShuffledEpochsLaw(BATCHES, False),
     CyclicLaw(BATCHES, own_coin=True),
     CyclicLaw(BATCHES, own_coin=False),
+    CyclicPoissonLaw(GROUPS, GROUPS / BATCHES, own_coin=True),
+    CyclicPoissonLaw(GROUPS, GROUPS / BATCHES, own_coin=False),
     PoissonUnitLaw(1 / BATCHES, 2),
 )
 PROOFS = {
@@ -51,13 +55,14 @@ PROOFS = {
     DisjointLaw: "allocation",
     ShuffledEpochsLaw: "allocation",
     CyclicLaw: "correlated-noise",
+    CyclicPoissonLaw: "correlated-noise",
     PoissonUnitLaw: "accounting",
 }
 MATRIX = "https://github.com/google-deepmind/jax_privacy/blob/8967688c26d46f3b74bfdfe61ef1f984b887abab/docs/batch_selection.md"
 # The rows of that page's table: name, how it accounts for it, and the law and noise here; or what is missing here.
 JAX_PRIVACY: tuple[tuple[str, str, SamplingLaw | str, str], ...] = (
     ("Poisson sampling", "PLD", LAWS[0], "independent"),
-    ("Cyclic Poisson (BandMF)", "PLD", "its matrix needs secret buffers ([below](#bandmf))", "correlated"),
+    ("Cyclic Poisson (BandMF)", "PLD", LAWS[10], "correlated"),
     ("Truncated Poisson", "PLD", LAWS[1], "independent"),
     ("Fixed order, several epochs", "PLD", LAWS[9], "correlated"),
     ("Fixed size, with replacement", "no accountant", "no sampler, no proof", "independent"),
@@ -70,6 +75,7 @@ JAX_PRIVACY: tuple[tuple[str, str, SamplingLaw | str, str], ...] = (
     ("Multi-owner b-min-sep", "none", "a record has one owner here", "correlated"),
 )
 HERE = {
+    "Cyclic Poisson (BandMF)": "`CyclicSampler(turn_rate=...)`, `CorrelatedGaussian(banded_matrix=True)`",
     "Fixed order, several epochs": "`CyclicSampler` by index, `CorrelatedGaussian`",
     "Balls in bins": "`CyclicSampler` by coin, either noise",
     "Random allocation, k of t steps": "`ShuffledEpochsSampler` by coin: once in each of k epochs",
@@ -83,7 +89,10 @@ def cost(law: SamplingLaw, noise: str, relation: Any) -> str:
     queries = 1 if isinstance(law, FullBatchLaw) else BATCHES * EPOCHS
     event = gaussian_sum_event(law, (1.0,), (NOISE_STD[noise],), relation)
     if noise == "correlated":
-        event = CorrelatedEvent(relation=relation, inner=event, bands=BANDS, power=POWER)
+        banded = isinstance(law, CyclicPoissonLaw)
+        event = CorrelatedEvent(
+            relation=relation, inner=event, bands=GROUPS if banded else BANDS, power=POWER, banded_matrix=banded
+        )
     value = epsilon([Spend(event, queries)], DELTA).epsilon
     return f"{value + 0.005:.2f}{' if the condition holds' if event.condition else ''}"
 

@@ -243,11 +243,13 @@ class Noise:
         query: The number of the query.
         earlier: Returns the stream of the query that comes so many before, by block and name of a parameter. It is the
             same for each query that asks for it.
+        memory: What the mechanism keeps from one query to the next in this process; secret, and never written.
     """
 
     stream: Callable[[str], Stream]
     query: int = 0
     earlier: Callable[[int, str, str], Stream] | None = None
+    memory: dict[Any, Any] = field(default_factory=dict)
     _next: dict[str, tuple[Stream, int]] = field(init=False, default_factory=dict)  # by block: stream, normals given
 
     def __call__(self, block: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:

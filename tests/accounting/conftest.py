@@ -103,6 +103,16 @@ class Events:
             acc.HistogramGaussianEvent(relation="replace_one", **blocks),
             acc.GaussianSumEvent(relation=relation, sampling=acc.ShuffledEpochsLaw(7, own_coin=True), **blocks),
             acc.GaussianSumEvent(relation=relation, sampling=acc.CyclicLaw(7, own_coin=True), **blocks),
+            acc.GaussianSumEvent(relation=relation, sampling=acc.CyclicPoissonLaw(7, 0.2, own_coin=True), **blocks),
+            CorrelatedEvent(
+                relation=relation,
+                inner=acc.GaussianSumEvent(
+                    relation=relation, sampling=acc.CyclicPoissonLaw(7, 0.2, own_coin=True), **blocks
+                ),
+                bands=5,
+                power=0.7,
+                banded_matrix=True,
+            ),
             CorrelatedEvent(
                 relation=relation,
                 inner=acc.GaussianSumEvent(relation=relation, sampling=acc.CyclicLaw(7, own_coin=True), **blocks),

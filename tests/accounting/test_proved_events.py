@@ -8,6 +8,7 @@ import pytest
 from tacita import accounting as acc
 from tacita import error_feedback
 from tacita.accounting.events.sampled import REFUSED, table_of
+from tacita.accounting.sampling_laws import AssignedLaw
 from tacita.error_feedback import proved_events
 from tacita.errors import UnsupportedEventError
 from tests.accounting.events.feedback import BATCH, RATE, session_epsilon
@@ -24,6 +25,8 @@ PROVED = [  # law, relations, queries of 30 that a record can be in (None: sampl
     (acc.ShuffledEpochsLaw(10, own_coin=False), {"replace_one", "zero_out_one"}, 3),
     (acc.CyclicLaw(10, own_coin=True), ALL, 3),
     (acc.CyclicLaw(10, own_coin=False), {"replace_one", "zero_out_one"}, 3),
+    (acc.CyclicPoissonLaw(10, 0.1, own_coin=True), ALL, None),
+    (acc.CyclicPoissonLaw(10, 0.1, own_coin=False), {"replace_one", "zero_out_one"}, None),
     (acc.PoissonUnitLaw(0.02, 4), {"add_or_remove_one"}, None),
 ]
 
@@ -37,7 +40,7 @@ def test_every_cell(law, relations, draws):
             assert event.sampling == law
             assert event.relation == relation
             found = event.guarantee(30)
-            secret = relation != "replace_one" and getattr(law, "own_coin", False) and law.batches is not None
+            secret = isinstance(law, AssignedLaw) and law.secret_batches(relation) > 1
             assert (found.mu is None) == (draws is None or secret)
             assert draws is None or found.unsampled_mu == pytest.approx(acc.moved(relation) * draws**0.5 / 2)
             assert acc.epsilon([acc.Spend(event, 3)], 1e-5).epsilon > 0
@@ -57,6 +60,15 @@ def test_the_table_is_that_of_the_code():
         assert {relation for relation, text in cells.items() if text != REFUSED} == relations
 
 
+@pytest.mark.parametrize("relation", acc.RELATIONS)
+@pytest.mark.parametrize(("queries", "turns"), [(1, 1), (10, 1), (11, 2), (30, 3)])
+def test_a_cycle_of_sampled_turns_costs_one_query_of_poisson_sampling(relation, queries, turns):
+    def epsilon(law, queries):
+        return acc.epsilon([acc.Spend(acc.gaussian_sum_event(law, (1.0,), (1.5,), relation), queries)], 1e-5).epsilon
+
+    assert epsilon(acc.CyclicPoissonLaw(10, 0.2, own_coin=True), queries) == epsilon(acc.PoissonLaw(0.2), turns)
+
+
 def test_settings_reach_the_event():
     event = acc.gaussian_sum_event(acc.FixedSizeLaw(10, 100), (1.5,), (2.0,), "replace_one")
     assert event.sampling == acc.FixedSizeLaw(10, 100)
@@ -72,6 +84,8 @@ def test_settings_reach_the_event():
         (acc.FixedSizeLaw, (0, 10)),
         (acc.ShuffledEpochsLaw, (0, True)),
         (acc.CyclicLaw, (0, True)),
+        (acc.CyclicPoissonLaw, (0, 0.5, True)),
+        (acc.CyclicPoissonLaw, (2, 1.5, True)),
         (acc.PoissonUnitLaw, (0.5, 0)),
     ],
 )
@@ -140,6 +154,8 @@ def test_each_cell_has_an_event_and_each_refusal_none():
             acc.ShuffledEpochsLaw(2, own_coin=False),
             acc.CyclicLaw(2, own_coin=True),
             acc.CyclicLaw(2, own_coin=False),
+            acc.CyclicPoissonLaw(2, 0.5, own_coin=True),
+            acc.CyclicPoissonLaw(2, 0.5, own_coin=False),
             acc.PoissonUnitLaw(0.5, 2),
         )
     }

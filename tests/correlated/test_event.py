@@ -3,6 +3,7 @@
 import itertools
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from tacita.accounting._pairs import GaussianPair
 from tacita.accounting._pld_accountant import DeltaQuery, EpsilonQuery, _larger
 from tacita.correlated import CorrelatedEvent
 from tacita.correlated import event as correlated
-from tacita.correlated.strategy import column, movement, sensitivity
+from tacita.correlated.strategy import Factorization, column, movement, sensitivity
 from tacita.errors import UnsupportedEventError
 from tacita.hardened import discrete
 from tacita.testing import check_event
@@ -42,7 +43,9 @@ def epsilon(spent, queries, delta=DELTA):
 
 def overlaps(strategy, batches):
     """Of the strategy (bands, power, queries)."""
-    return correlated.overlaps_of(*strategy, min(strategy[2], batches), -(-strategy[2] // batches))
+    return correlated.overlaps_of(
+        Factorization(*strategy[:2]), strategy[2], min(strategy[2], batches), -(-strategy[2] // batches)
+    )
 
 
 def parts(classes, strategy, batches, noise_std):
@@ -312,6 +315,126 @@ def test_another_law_is_charged_only_where_the_proof_holds():
         with pytest.raises(UnsupportedEventError, match="Draws with a rest: no guarantee is proved for a clipped sum"):
             sums(law, 3.0, relation)
     assert sums(Rests(6, moves=True), 3.0, "zero_out_one").guarantee(6).mu == pytest.approx(1 / 3)
+
+
+# -- A banded matrix, and turns that are sampled (BandMF)
+
+
+def banded(bands, groups, rate, noise_std, relation="add_or_remove_one", *, power=0.5):
+    law = acc.CyclicPoissonLaw(groups, rate, own_coin=True)
+    return CorrelatedEvent(
+        relation=relation, inner=sums(law, noise_std, relation), bands=bands, power=power, banded_matrix=True
+    )
+
+
+@pytest.mark.parametrize("relation", acc.RELATIONS)
+@pytest.mark.parametrize(
+    ("shape", "turns"), [((16, 16, 500), 32), ((16, 20, 500), 25), ((4, 4, 2), 1), ((1, 8, 9), 2), ((4, 4, 5), 2)]
+)
+def test_a_turn_costs_a_sampled_query_of_the_column(relation, shape, turns):
+    bands, groups, queries = shape
+    norm = math.sqrt(sum((math.comb(2 * n, n) / 4**n) ** 2 for n in range(min(bands, queries))))
+    poisson = sums(acc.PoissonLaw(0.16), 2.0 / norm, relation)
+    session = banded(bands, groups, 0.16, 2.0, relation)
+    assert epsilon(session, queries) == pytest.approx(epsilon(poisson, turns), rel=1e-5)
+    moved = acc.moved(relation) * norm / 2 * math.sqrt(turns)
+    assert session.guarantee(queries).unsampled_mu == pytest.approx(moved, rel=1e-6)
+
+
+def test_with_whole_groups_a_banded_matrix_is_charged_as_any_column():
+    """Groups a band apart do not overlap: in one pass, a secret batch among so many classes is random allocation."""
+    inner = sums(acc.CyclicLaw(20, own_coin=True), 2.0)
+    session = CorrelatedEvent(relation=inner.relation, inner=inner, bands=4, power=0.5, banded_matrix=True)
+    norm = np.linalg.norm(column(4, 0.5, 20, True))
+    assert session.guarantee(60).unsampled_mu == pytest.approx(norm * math.sqrt(3) / 2, rel=1e-6)
+    pair = AllocationPair(5, norm / 2, 5)
+    alone = _larger([EpsilonQuery(((pair, 1),), swapped, DELTA) for swapped in EACH_WAY]).value
+    assert epsilon(session, 20) <= alone * (1 + 1e-3)
+
+
+def sampled_attack(strategy, groups, rate, ratio, eps, *, sizes, known_group=None, against=0.0):
+    """Both deltas of the best attacker who picks each contribution after all releases before it; turns are sampled.
+
+    Every group and every outcome of the coins is a hypothesis. ``against`` times a contribution is that of the other
+    world: 0 where the record is absent, -1 where another one replaces it.
+    """
+    columns, queries, g = column(*strategy, True), strategy[2], math.exp(eps)
+    hypotheses = []
+    for group in range(groups) if known_group is None else [known_group]:
+        turns = range(group, queries, groups)
+        for coins in itertools.product((True, False), repeat=len(turns)):
+            chance = math.prod(rate if coin else 1 - rate for coin in coins)
+            in_turns = {turn for turn, coin in zip(turns, coins, strict=True) if coin}
+            hypotheses.append((chance / (groups if known_group is None else 1), in_turns))
+    hypotheses = [(chance, turns) for chance, turns in hypotheses if chance]
+    chances = np.array([chance for chance, _ in hypotheses])
+    weights = [np.exp(-(points**2) / 2) / np.exp(-(points**2) / 2).sum() for points in (COARSE, FINE)]
+
+    def best(query, logs, chosen):
+        found = []
+        for size in sizes:
+            given = [*chosen, size]
+            last = query == queries - 1
+            points = FINE if last else COARSE
+            after = []
+            for world, factor in zip(logs, (1.0, against), strict=True):
+                means = [
+                    factor * ratio * sum(columns[query - turn] * given[turn] for turn in turns if turn <= query)
+                    for _, turns in hypotheses
+                ]
+                after.append([log[..., None] + m * points - m**2 / 2 for log, m in zip(world, means, strict=True)])
+            if last:
+                odds = [np.tensordot(chances, np.exp(world), 1) for world in after]
+                value = np.stack([np.maximum(0.0, odds[0] - g * odds[1]), np.maximum(0.0, odds[1] - g * odds[0])])
+            else:
+                value = best(query + 1, after, given)
+            found.append(value @ weights[last])
+        return np.max(found, axis=0)
+
+    return best(0, [[np.zeros(())] * len(hypotheses)] * 2, [])
+
+
+@pytest.mark.parametrize("against", [0.0, -1.0, 0.5])
+@pytest.mark.parametrize(
+    ("strategy", "groups", "rate", "ratio"),
+    [((2, 0.5, 3), 2, 0.5, 1.0), ((2, 0.9, 3), 2, 0.3, 1.5), ((3, 0.5, 3), 3, 0.5, 1.2), ((2, 0.5, 3), 2, 1.0, 0.8)],
+)
+def test_no_adaptive_attacker_of_sampled_turns_gets_more(strategy, groups, rate, ratio, against):
+    """Whether the group is known or not. If the first one is, a constant attacker has a query of each turn's norm."""
+    bands, power, queries = strategy
+    relation, eps = "add_or_remove_one" if against == 0 else "replace_one", 0.5
+    attack = partial(sampled_attack, strategy, groups, rate, ratio, eps, against=against)
+    best = attack(sizes=(-1.0, 0.4, 1.0), known_group=0).max()
+    session = banded(bands, groups, rate, 1 / ratio, relation, power=power)
+    claim = acc.delta([acc.Spend(session, queries)], eps).delta
+    assert max(best, attack(sizes=(-1.0, 1.0)).max()) <= claim * (1 + 2e-3)
+    norms = [np.linalg.norm(column(bands, power, queries - turn, True)) for turn in range(0, queries, groups)]
+    turns = [acc.Spend(sums(acc.PoissonLaw(rate), 1 / (ratio * norm), relation), 1) for norm in norms]
+    exact = acc.delta(turns, eps).delta
+    assert best <= exact * (1 + 5e-3)
+    if against < 0.5:
+        assert attack(sizes=(1.0,), known_group=0).max() == pytest.approx(exact, rel=5e-3)
+
+
+def test_what_is_not_claimed_of_sampled_turns_is_refuted():
+    """One coefficient for the column, a query's rate for a turn's, a turn too few; and more bands than groups."""
+    strategy, groups, rate, ratio, eps = (2, 0.9, 3), 2, 0.5, 1.5, 0.5
+    true = sampled_attack(strategy, groups, rate, ratio, eps, sizes=(1.0,), known_group=0).max()
+    norm = math.hypot(1.0, 0.9)
+
+    def poisson(rate, ratio, turns):
+        return acc.delta([acc.Spend(sums(acc.PoissonLaw(rate), 1 / ratio), turns)], eps).delta
+
+    assert poisson(rate, ratio * norm, 2) >= true * (1 - 1e-3)
+    for wrong in (poisson(rate, ratio, 2), poisson(rate / groups, ratio * norm, 2), poisson(rate, ratio * norm, 1)):
+        assert wrong < 0.95 * true
+    too_many = (3, 0.9, 3)
+    overlapping = sampled_attack(too_many, groups, rate, ratio, eps, sizes=(1.0,), known_group=0).max()
+    assert overlapping > poisson(rate, ratio * norm, 2) * 1.02
+    with pytest.raises(UnsupportedEventError, match="two turns of a record overlap"):
+        banded(3, 2, rate, 1.0)
+    with pytest.raises(UnsupportedEventError, match="two turns of a record overlap"):
+        replace(banded(2, 2, rate, 1.0), banded_matrix=False)
 
 
 # -- Independent noise is a case of it

@@ -7,7 +7,7 @@ import tacita
 from tacita import accounting as acc
 from tacita._stream import Noise
 from tacita.correlated import CorrelatedEvent, recommended_power
-from tacita.correlated.strategy import coefficients
+from tacita.correlated.strategy import matrix_bands
 from tacita.errors import LedgerError, UnsupportedEventError
 from tacita.random import Key
 from tacita.tables.selection_events import ComposedEvent
@@ -17,30 +17,34 @@ SEEDS = range(200)
 QUERIES, SIZES = 24, {"weight": (5, 8), "bias": (8,)}
 
 
-def noise_of(query, seed=0):
+def noise_of(query, seed=0, memory=None):
     key = Key.insecure(seed)
     return Noise(
         lambda block: key.stream("fresh", query, block),
         query,
         lambda lag, block, name: key.derive(query - lag).stream(block, name),
+        {} if memory is None else memory,
     )
 
 
 def session(mechanism, seed=0, std=2.0, names=tuple(SIZES), dtype=torch.float32):
     """What a session without records releases: (queries, coordinates)."""
-    zeros = {name: torch.zeros(SIZES[name], dtype=dtype) for name in names}
-    released = [mechanism({"g": zeros}, {"g": std}, noise_of(query, seed))["g"] for query in range(QUERIES)]
+    zeros, memory = {name: torch.zeros(SIZES[name], dtype=dtype) for name in names}, {}
+    released = [mechanism({"g": zeros}, {"g": std}, noise_of(query, seed, memory))["g"] for query in range(QUERIES)]
     assert {x.dtype for one in released for x in one.values()} == {dtype}
     return torch.stack([torch.cat([one[name].flatten() for name in SIZES]) for one in released])
 
 
-def correlated(bands=2, power=0.9, noise_multiplier=2.0):
-    return tacita.CorrelatedGaussian(noise_multiplier=noise_multiplier, bands=bands, power=power)
+def correlated(bands=2, power=0.9, noise_multiplier=2.0, banded_matrix=False):
+    return tacita.CorrelatedGaussian(
+        noise_multiplier=noise_multiplier, bands=bands, power=power, banded_matrix=banded_matrix
+    )
 
 
-@pytest.fixture(scope="module", params=[2, 3, 8])
+@pytest.fixture(scope="module", params=[(2, False), (3, False), (8, False), (3, True), (8, True)])
 def sessions(request):
-    mechanism = correlated(request.param, 0.6)
+    bands, banded_matrix = request.param
+    mechanism = correlated(bands, 0.6, banded_matrix=banded_matrix)
     return mechanism, torch.stack([session(mechanism, seed) for seed in SEEDS]).double() / 2.0
 
 
@@ -63,7 +67,7 @@ def test_noise_that_is_not_whitened_fails_the_check(sessions):
 
 def test_raw_products_are_those_of_the_coefficients(sessions):
     mechanism, over_noise = sessions
-    weights = coefficients(mechanism.bands, mechanism.power)
+    weights = mechanism.factorization.weights(QUERIES)
     for lag in range(QUERIES - mechanism.bands):
         product = float((over_noise[:, -1] * over_noise[:, -1 - lag]).mean())
         stated = float((weights[lag:] * weights[: len(weights) - lag]).sum()) if lag < len(weights) else 0.0
@@ -77,8 +81,9 @@ def test_the_first_query_has_fresh_noise_alone(sessions):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_order_stretches_and_precision_of_parameters_change_nothing(dtype):
-    mechanism = correlated(3, 0.6)
+@pytest.mark.parametrize("banded_matrix", [False, True])
+def test_order_stretches_and_precision_of_parameters_change_nothing(dtype, banded_matrix):
+    mechanism = correlated(3, 0.6, banded_matrix=banded_matrix)
     whole = session(mechanism, dtype=torch.float64)
     assert torch.allclose(session(mechanism, names=("bias", "weight"), dtype=dtype).double(), whole, atol=1e-6)
     one_by_one = [
@@ -86,6 +91,44 @@ def test_order_stretches_and_precision_of_parameters_change_nothing(dtype):
         for query in range(QUERIES)
     ]
     assert torch.equal(torch.stack(one_by_one), whole[:, -8:])
+
+
+@pytest.mark.parametrize("banded_matrix", [False, True])
+def test_noise_that_is_made_again_has_the_same_bits(banded_matrix):
+    """Without what the process remembered, and after a step back."""
+    mechanism, zeros, memory = correlated(3, 0.6, banded_matrix=banded_matrix), {"w": torch.zeros(7)}, {}
+
+    def released(query, memory=None):
+        return mechanism({"g": zeros}, {"g": 2.0}, noise_of(query, memory=memory))["g"]["w"]
+
+    whole = [released(query, memory) for query in range(10)]
+    for query in (9, 4, 5, 5, 8, 0):
+        assert torch.equal(released(query), whole[query])
+        assert torch.equal(released(query, memory), whole[query])
+
+
+def test_memory_holds_no_more_than_the_bands_before_the_next_query():
+    mechanism, memory = correlated(4, 0.6, banded_matrix=True), {}
+    released = [
+        mechanism({"g": {"w": torch.zeros(5, dtype=torch.float64)}}, {"g": 1.0}, noise_of(query, memory=memory))
+        for query in range(9)
+    ]
+    ((key, (made, last)),) = memory.items()
+    assert (key, made) == (("g", "w"), 9)
+    assert torch.equal(torch.stack(last), torch.stack([released[query]["g"]["w"] for query in (8, 7, 6)]))
+
+
+def test_a_banded_matrix_takes_back_the_last_noises():
+    bands = matrix_bands(3, 0.6)
+    w = [session(correlated(3, 0.6, banded_matrix=True), dtype=torch.float64)[query] / 2.0 for query in range(4)]
+    z = [session(correlated(2, 0.6), dtype=torch.float64)[0] / 2.0]
+    assert bands == pytest.approx([1.0, 0.6, 0.48])
+    assert torch.equal(w[0], z[0])
+    draws = [
+        torch.cat([noise_of(query).lagged(0, "g", {name: torch.zeros(SIZES[name])})[name].flatten() for name in SIZES])
+        for query in range(4)
+    ]
+    assert torch.allclose(w[3], draws[3] - 0.6 * w[2] - 0.48 * w[1], rtol=1e-12)
 
 
 def test_one_band_is_refused():
@@ -136,7 +179,12 @@ def test_the_noise_is_held_against_what_is_paid_for():
     correlated(3, 0.6).check_paid(paid, {"g": 2.0})
     with pytest.raises(LedgerError, match="promises 2"):
         correlated(3, 0.6).check_paid(paid, {"g": 1.9})
-    for other, event in ((correlated(2, 0.6), paid), (correlated(3, 0.7), paid), (correlated(3, 0.6), inner)):
+    for other, event in (
+        (correlated(3, 0.6, banded_matrix=True), paid),
+        (correlated(2, 0.6), paid),
+        (correlated(3, 0.7), paid),
+        (correlated(3, 0.6), inner),
+    ):
         with pytest.raises(LedgerError, match="promises other noise"):
             other.check_paid(event, {"g": 2.0})
 

@@ -1,6 +1,8 @@
 """Correlated noise on the oracle: the same noise through checkpoints, crashes and processes, and what is refused."""
 
+import itertools
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,13 +18,31 @@ from tests.oracles.test_gate import crashed, resumed, same
 BANDS = 3
 
 
-def correlated(bands=BANDS, noise_multiplier=2.0):
-    return tacita.CorrelatedGaussian(noise_multiplier=noise_multiplier, bands=bands, power=0.6)
+def correlated(bands=BANDS, noise_multiplier=2.0, banded_matrix=False):
+    return tacita.CorrelatedGaussian(
+        noise_multiplier=noise_multiplier, bands=bands, power=0.6, banded_matrix=banded_matrix
+    )
 
 
 CYCLIC = dict(
     sampler=tacita.CyclicSampler(batches_per_cycle=4, num_records=60, assignment="coin"), mechanism=correlated()
 )
+BANDED = dict(CYCLIC, mechanism=correlated(banded_matrix=True))
+SAMPLED = dict(
+    sampler=tacita.CyclicSampler(batches_per_cycle=3, num_records=60, assignment="coin", turn_rate=0.75),
+    mechanism=correlated(banded_matrix=True),
+)
+
+
+@pytest.fixture(params=[CYCLIC, BANDED, SAMPLED], ids=["inverse", "matrix", "sampled"])
+def cyclic(request):
+    return request.param
+
+
+@pytest.fixture(params=[CYCLIC, BANDED], ids=["inverse", "matrix"])
+def whole_groups(request):
+    """Batches that no checkpoint draws anew."""
+    return request.param
 
 
 @pytest.fixture
@@ -39,10 +59,10 @@ def all_same(some, others):
     return len(some) == len(others) and all(map(same, some, others))
 
 
-def test_ratchets_change_no_bit(make_oracle, asked):
+def test_ratchets_change_no_bit(make_oracle, asked, whole_groups):
     """Groups and noise are those of the session, in whatever generation."""
-    plain = asked(make_oracle(**CYCLIC), 10)
-    oracle, released = make_oracle(**CYCLIC), []
+    plain = asked(make_oracle(**whole_groups), 10)
+    oracle, released = make_oracle(**whole_groups), []
     for count in (1, 3, 2, 4):
         released += asked(oracle, count)
         oracle.ratchet()
@@ -68,17 +88,41 @@ def test_the_first_differences_of_releases_are_those_of_the_coefficients(problem
         assert torch.allclose(released[query], std * expected, rtol=1e-12)
 
 
-def test_a_crashed_run_redoes_its_queries_bit_for_bit(problem, make_oracle, asked, tmp_path):
-    state, releases = crashed(make_oracle, problem, tmp_path, 5, **CYCLIC)
-    oracle = resumed(make_oracle, tmp_path, state, **CYCLIC)
+def test_the_noise_of_a_banded_matrix_is_its_recursion(problem, make_oracle, asked):
+    x, y = problem[2]
+    empty = make_oracle(dataset=(x[:0], y[:0]), **BANDED)
+    released = torch.stack([release.released["all"]["weight"].flatten() for release in asked(empty, 10)])
+    key, matrix = empty.gate.session_key, strategy.column(BANDS, 0.6, 10, True)
+    for query in range(10):  # C w = z
+        draw = key.stream("correlated noise", query, "all", "weight").normals((4,), dtype=torch.float64)
+        shown = sum(matrix[lag] * released[query - lag] for lag in range(query + 1))
+        assert torch.allclose(torch.as_tensor(shown), empty.noise_std["all"] * draw, rtol=1e-10, atol=1e-12)
+
+
+def test_a_thief_of_the_key_file_opens_a_banded_matrix_until_the_session_has_ended(make_oracle, asked, tmp_path):
+    """What the threat model says, and no key besides that of the session."""
+    oracle = make_oracle(**BANDED)
+    asked(oracle, 6)
+    checkpointed(oracle, tmp_path, "key")
+    kept = json.loads((tmp_path / "key").read_text())
+    assert "noise" not in kept
+    assert kept["sessions"] == {"train-1": oracle.gate.session_key._secret.hex()}
+    oracle.randomness.forget("train-1")
+    oracle.randomness.save(tmp_path / "key")
+    assert not json.loads((tmp_path / "key").read_text())["sessions"]
+
+
+def test_a_crashed_run_redoes_its_queries_bit_for_bit(problem, make_oracle, asked, tmp_path, cyclic):
+    state, releases = crashed(make_oracle, problem, tmp_path, 5, **cyclic)
+    oracle = resumed(make_oracle, tmp_path, state, **cyclic)
     assert all_same(asked(oracle, 5), releases)
     assert oracle.session.queries_made == 5
-    assert all_same(asked(oracle, 5), asked(make_oracle(**CYCLIC), 10)[5:])
+    assert all_same(asked(oracle, 5), asked(make_oracle(**cyclic), 10)[5:])
 
 
-def test_other_values_under_a_used_number_are_refused(problem, make_oracle, tmp_path):
-    state, _ = crashed(make_oracle, problem, tmp_path, 3, **CYCLIC)
-    oracle = resumed(make_oracle, tmp_path, state, **CYCLIC)
+def test_other_values_under_a_used_number_are_refused(problem, make_oracle, tmp_path, cyclic):
+    state, _ = crashed(make_oracle, problem, tmp_path, 3, **cyclic)
+    oracle = resumed(make_oracle, tmp_path, state, **cyclic)
     elsewhere = {name: p.detach() + 1.0 for name, p in trainable(problem[0]).items()}
     oracle.query(elsewhere) if not oracle.draws.batch(0).size else None
     with pytest.raises(ResumeError, match="cannot be continued"):
@@ -92,15 +136,15 @@ def checkpointed(oracle, tmp_path, name):
     return kept[0]
 
 
-@pytest.mark.parametrize("killed_before_the_key", [False, True])
-@pytest.mark.parametrize("made", [1, 2, 5])
-def test_a_run_resumes_from_any_checkpoint(make_oracle, asked, tmp_path, made, killed_before_the_key):
+@pytest.mark.parametrize("crash", [*itertools.product([1, 2, 5], [False, True])])
+def test_a_run_resumes_from_any_checkpoint(make_oracle, asked, tmp_path, crash, whole_groups):
     """Also where the process was killed after the checkpoint and before the new key was saved."""
-    expected = asked(make_oracle(**CYCLIC), 10)
+    made, killed_before_the_key = crash
+    expected = asked(make_oracle(**whole_groups), 10)
     ledger = tacita.Ledger(tmp_path / "ledger.jsonl", neighboring_relation="add_or_remove_one", privacy_unit="one row")
     randomness = tacita.Randomness.insecure(0)
     randomness.save(tmp_path / "key")  # before there is any session
-    oracle = make_oracle(ledger=ledger, randomness=randomness, **CYCLIC)
+    oracle = make_oracle(ledger=ledger, randomness=randomness, **whole_groups)
     asked(oracle, 1)
     checkpointed(oracle, tmp_path, "key")
     asked(oracle, made - 1)
@@ -108,13 +152,13 @@ def test_a_run_resumes_from_any_checkpoint(make_oracle, asked, tmp_path, made, k
     asked(oracle, 2)  # after the checkpoint, and lost
     oracle.session.flush()
     ledger.close()
-    again = resumed(make_oracle, tmp_path, state, randomness=tacita.Randomness.load(tmp_path / "key"), **CYCLIC)
+    again = resumed(make_oracle, tmp_path, state, randomness=tacita.Randomness.load(tmp_path / "key"), **whole_groups)
     assert all_same(asked(again, 10 - made), expected[made:])
 
 
-def test_a_step_back_to_the_last_checkpoint_draws_the_same(make_oracle, asked, tmp_path):
-    oracle = make_oracle(**CYCLIC)
-    expected = asked(make_oracle(**CYCLIC), 10)
+def test_a_step_back_to_the_last_checkpoint_draws_the_same(make_oracle, asked, tmp_path, whole_groups):
+    oracle = make_oracle(**whole_groups)
+    expected = asked(make_oracle(**whole_groups), 10)
     asked(oracle, 3)
     state = checkpointed(oracle, tmp_path, "key")
     asked(oracle, 4)
@@ -148,21 +192,21 @@ def test_the_noise_of_a_session_that_ended_is_forgotten(make_oracle, asked, tmp_
     assert "noise" not in json.loads((tmp_path / "key").read_text())
 
 
-def test_a_key_file_of_a_later_query_cannot_go_back(problem, make_oracle, asked, tmp_path):
+def test_a_key_file_of_a_later_query_cannot_go_back(problem, make_oracle, asked, tmp_path, cyclic):
     ledger = tacita.Ledger(tmp_path / "ledger.jsonl", neighboring_relation="add_or_remove_one", privacy_unit="one row")
-    oracle = make_oracle(ledger=ledger, **CYCLIC)
+    oracle = make_oracle(ledger=ledger, **cyclic)
     early = oracle.state_dict()
     asked(oracle, 5)
     checkpointed(oracle, tmp_path, "key")
     ledger.close()
     with pytest.raises(ResumeError):
-        resumed(make_oracle, tmp_path, early, randomness=tacita.Randomness.load(tmp_path / "key"), **CYCLIC)
+        resumed(make_oracle, tmp_path, early, randomness=tacita.Randomness.load(tmp_path / "key"), **cyclic)
 
 
-def test_a_newer_key_takes_no_query_back_even_without_its_records(problem, make_oracle, asked, tmp_path):
+def test_a_newer_key_takes_no_query_back_even_without_its_records(problem, make_oracle, asked, tmp_path, cyclic):
     """As after a loss of power: the key was saved, and the ledger's last records were not on disk."""
     ledger = tacita.Ledger(tmp_path / "ledger.jsonl", neighboring_relation="add_or_remove_one", privacy_unit="one row")
-    oracle = make_oracle(ledger=ledger, **CYCLIC)
+    oracle = make_oracle(ledger=ledger, **cyclic)
     early = oracle.state_dict()
     oracle.ratchet()
     with pytest.raises(ResumeError, match="cannot go back behind its private key file"):
@@ -170,15 +214,15 @@ def test_a_newer_key_takes_no_query_back_even_without_its_records(problem, make_
     assert asked(oracle, 1)
 
 
-def test_a_load_that_fails_changes_nothing(make_oracle, asked):
-    oracle = make_oracle(**CYCLIC)
+def test_a_load_that_fails_changes_nothing(make_oracle, asked, whole_groups):
+    oracle = make_oracle(**whole_groups)
     early = oracle.state_dict()
     asked(oracle, 5)
     oracle.ratchet()
     with pytest.raises(ResumeError):
         oracle.load_state_dict(early)
     assert oracle.gate.position == 5
-    assert all_same(asked(oracle, 2), asked(make_oracle(**CYCLIC), 7)[5:])
+    assert all_same(asked(oracle, 2), asked(make_oracle(**whole_groups), 7)[5:])
 
 
 @pytest.mark.parametrize(
@@ -197,10 +241,10 @@ def test_other_rows_in_mid_session_would_deal_the_groups_anew(problem, make_orac
         make_oracle(sampler=sampler, dataset=(x[1:], y[1:])).load_state_dict(state)
 
 
-def test_an_interrupted_query_takes_its_noise_with_it(make_oracle, asked, problem):
+def test_an_interrupted_query_takes_its_noise_with_it(make_oracle, asked, problem, cyclic):
     """It is paid and never released, and the next query takes back what it would have had."""
-    expected = asked(make_oracle(**CYCLIC), 3)
-    oracle = make_oracle(**CYCLIC)
+    expected = asked(make_oracle(**cyclic), 3)
+    oracle = make_oracle(**cyclic)
     asked(oracle, 1)
     gate = oracle.gate
     with gate.lock, gate.turn():
@@ -210,20 +254,20 @@ def test_an_interrupted_query_takes_its_noise_with_it(make_oracle, asked, proble
     assert same(asked(oracle, 1)[0], expected[2])
 
 
-def test_blocks_have_noise_of_their_own(make_oracle):
-    oracle = make_oracle(**CYCLIC)
+def test_blocks_have_noise_of_their_own(make_oracle, cyclic):
+    oracle = make_oracle(**cyclic)
     normals = oracle.gate._normals(0)
     like = {"weight": torch.zeros(9)}
     first, second = (normals.lagged(0, block, like)["weight"] for block in ("a", "b"))
     assert not (first == second).any()
 
 
-def test_sessions_of_one_run_have_other_noise(problem, make_oracle, asked):
+def test_sessions_of_one_run_have_other_noise(problem, make_oracle, asked, cyclic):
     ledger = tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row")
     randomness = tacita.Randomness.insecure(0)
     x, y = problem[2]
     no_rows = (x[:0], y[:0])  # so that noise alone is released
-    first, second = (make_oracle(ledger=ledger, randomness=randomness, dataset=no_rows, **CYCLIC) for _ in range(2))
+    first, second = (make_oracle(ledger=ledger, randomness=randomness, dataset=no_rows, **cyclic) for _ in range(2))
     for one, other in zip(asked(first, 3), asked(second, 3), strict=True):
         assert not (one.released["all"]["weight"] == other.released["all"]["weight"]).any()
 
@@ -239,9 +283,9 @@ def test_the_statement_says_what_the_noise_is(make_oracle, asked):
     assert statement.to_json()["noise_std"] == pytest.approx(2.0)
 
 
-def test_simulated_sessions_are_whitened(make_oracle):
+def test_simulated_sessions_are_whitened(make_oracle, cyclic):
     """What audits of many runs compare with a normal law is the noise without its correlation."""
-    oracle = make_oracle(**CYCLIC)
+    oracle = make_oracle(**cyclic)
     x = torch.zeros(4, 3)
     parts = parts_of(oracle, 10, "add_or_remove_one")
     worlds = Worlds({"weight": x}, None, torch.arange(4) == 3, False, lambda query: 1.0)
@@ -259,11 +303,11 @@ def test_simulated_shifts_show_in_later_queries(make_oracle):
         assert torch.allclose(shift, torch.as_tensor(expected).expand(10), atol=1e-6)
 
 
-def test_a_calibrated_oracle_meets_its_target(make_oracle):
-    target = tacita.CalibratedGaussian(target_epsilon=2.0, target_delta=1e-5, form=correlated())
-    oracle = make_oracle(**{**CYCLIC, "mechanism": target})
+def test_a_calibrated_oracle_meets_its_target(make_oracle, cyclic):
+    target = tacita.CalibratedGaussian(target_epsilon=2.0, target_delta=1e-5, form=cyclic["mechanism"])
+    oracle = make_oracle(**{**cyclic, "mechanism": target})
     assert 1.98 <= oracle.ledger.epsilon(1e-5) <= 2.0
-    assert oracle.mechanism == correlated(noise_multiplier=oracle.mechanism.noise_multiplier)
+    assert oracle.mechanism == replace(cyclic["mechanism"], noise_multiplier=oracle.mechanism.noise_multiplier)
 
 
 @pytest.mark.parametrize(
@@ -274,6 +318,12 @@ def test_a_calibrated_oracle_meets_its_target(make_oracle):
             dict(sampler=tacita.ShuffledEpochsSampler(batches_per_epoch=4, num_records=60, assignment="coin")),
             UnsupportedEventError,
             "in a row",
+        ),
+        (dict(sampler=SAMPLED["sampler"]), UnsupportedEventError, "two turns of a record overlap"),
+        (
+            {**SAMPLED, "mechanism": correlated(4, banded_matrix=True)},
+            UnsupportedEventError,
+            "a banded matrix of at most 3 bands",
         ),
         (
             dict(sampler=tacita.CyclicSampler(batches_per_cycle=4, num_records=60, assignment="index")),
@@ -297,7 +347,8 @@ def test_what_is_not_proved_is_refused_when_the_oracle_is_built(make_oracle, cha
 
 
 def test_another_strategy_than_the_one_that_is_paid_for_is_refused(problem, make_oracle, asked):
-    oracle = make_oracle(**CYCLIC)
-    oracle.gate._mechanism = correlated(2)
-    with pytest.raises(LedgerError, match="promises other noise"):
-        asked(oracle, 1)
+    for other in (correlated(2), correlated(banded_matrix=True)):
+        oracle = make_oracle(**CYCLIC)
+        oracle.gate._mechanism = other
+        with pytest.raises(LedgerError, match="promises other noise"):
+            asked(oracle, 1)

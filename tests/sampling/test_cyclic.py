@@ -11,9 +11,9 @@ GROUPS, ROWS = 4, 600
 both = pytest.mark.parametrize("assignment", ["coin", "index"])
 
 
-def member(assignment, cycles=3, seed=0, ratchet_after=None):
+def member(assignment, cycles=3, seed=0, ratchet_after=None, turn_rate=1.0):
     """Whether each row is in each query: (cycles, groups, rows)."""
-    sampler = CyclicSampler(batches_per_cycle=GROUPS, num_records=ROWS, assignment=assignment)
+    sampler = CyclicSampler(batches_per_cycle=GROUPS, num_records=ROWS, assignment=assignment, turn_rate=turn_rate)
     randomness = Randomness.insecure(seed)
     coins, found = QueryCoins(randomness, "train-1"), []
     for query in range(cycles * GROUPS):
@@ -41,7 +41,33 @@ def test_groups_by_index_differ_by_one_record_at_most():
     assert sizes.max() - sizes.min() <= 1
 
 
-def test_many_rows_are_in_the_same_groups(monkeypatch):
-    small = member("coin")
+@both
+@pytest.mark.parametrize("turn_rate", [1.0, 0.3])
+def test_many_rows_are_in_the_same_groups(monkeypatch, assignment, turn_rate):
+    small = member(assignment, turn_rate=turn_rate)
     monkeypatch.setattr(_row_numbers, "IN_MEMORY", 10)
-    assert (member("coin") == small).all()
+    assert (member(assignment, turn_rate=turn_rate) == small).all()
+
+
+@both
+def test_records_enter_in_the_turns_of_their_own_group_alone(assignment):
+    whole, sampled = member(assignment), member(assignment, turn_rate=0.3, ratchet_after=5)
+    assert not (sampled & ~whole).any()
+    assert sampled.sum() == pytest.approx(0.3 * whole.sum(), rel=0.2)
+    assert (sampled[0] != sampled[1]).any()
+
+
+def test_an_epoch_of_sampled_turns_is_as_long_as_by_poisson_sampling():
+    for groups, batches in ((2, 3), (16, 100), (7, 49), (64, 1000)):
+        sampler = CyclicSampler(
+            batches_per_cycle=groups, num_records=ROWS, assignment="coin", turn_rate=groups / batches
+        )
+        assert sampler.queries_per_epoch == batches
+        assert sampler.sample_rate == 1 / batches
+
+
+def test_sessions_of_older_ledgers_have_the_same_name():
+    plain = CyclicSampler(batches_per_cycle=2, num_records=3, assignment="coin")
+    assert repr(plain) == "CyclicSampler(batches_per_cycle=2, num_records=3, assignment='coin')"
+    sampled = CyclicSampler(batches_per_cycle=2, num_records=3, assignment="coin", turn_rate=0.5)
+    assert repr(sampled) == repr(plain)[:-1] + ", turn_rate=0.5)"

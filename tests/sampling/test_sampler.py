@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tacita.accounting import GaussianSumEvent
 from tacita.accounting.sampling_laws import (
     CyclicLaw,
+    CyclicPoissonLaw,
     DisjointLaw,
     FixedSizeLaw,
     FullBatchLaw,
@@ -60,6 +61,16 @@ CASES = [
     ),
     (CyclicSampler(batches_per_cycle=5, num_records=N, assignment="coin"), CyclicLaw(5, own_coin=True), 8.0),
     (CyclicSampler(batches_per_cycle=5, num_records=N, assignment="index"), CyclicLaw(5, own_coin=False), 8.0),
+    (
+        CyclicSampler(batches_per_cycle=3, num_records=N, assignment="coin", turn_rate=0.6),
+        CyclicPoissonLaw(3, 0.6, own_coin=True),
+        8.0,
+    ),
+    (
+        CyclicSampler(batches_per_cycle=3, num_records=N, assignment="index", turn_rate=0.6),
+        CyclicPoissonLaw(3, 0.6, own_coin=False),
+        8.0,
+    ),
 ]
 every = pytest.mark.parametrize(
     ("sampler", "law", "expected"), CASES, ids=lambda x: repr(x) if isinstance(x, Sampler) else ""

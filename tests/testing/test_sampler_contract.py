@@ -8,6 +8,7 @@ import pytest
 
 from tacita.accounting import (
     CyclicLaw,
+    CyclicPoissonLaw,
     DisjointLaw,
     FixedSizeLaw,
     FullBatchLaw,
@@ -223,6 +224,56 @@ class OwnCoins(Sampler):
 def test_own_coins_without_a_bug_keep_the_contract():
     check_sampler(OwnCoins())
     check_sampler(OwnCoins(cyclic=True, bug="once for all epochs"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turns(Sampler):
+    """Groups that take turns, whose records enter by coin: by hand, with at most one bug."""
+
+    bug: str = ""
+    num_records: int = ROWS
+    groups: int = 3
+    requires_public_count: bool = False
+
+    @property
+    def law(self):
+        return CyclicPoissonLaw(self.groups, 0.6, own_coin=True)
+
+    @property
+    def sample_rate(self):
+        return 0.6 / self.groups
+
+    def draw(self, query, coins, num_rows):
+        self._check_draw(query, num_rows)
+        group = coins.for_session().integers(
+            num_rows, self.groups, 5000 * (query // self.groups) * (self.bug == "new groups")
+        )
+        if self.bug == "one group":
+            group[:] = coins.for_session().integers(1, self.groups)
+        stream = coins.for_session() if self.bug == "one coin for all turns" else coins.for_query(query)
+        enters = stream.bernoulli(num_rows, 0.8 if self.bug == "other rate" else 0.6, 1000)
+        if self.bug == "one coin for all rows":
+            enters[:] = enters[:1]
+        return np.flatnonzero((group == query % self.groups) & enters)
+
+
+def test_turns_without_a_bug_keep_the_contract():
+    check_sampler(Turns())
+
+
+@pytest.mark.parametrize(
+    ("bug", "message"),
+    [
+        ("new groups", "stay in its group"),
+        ("one group", "two rows enter together"),
+        ("one coin for all turns", "a row enters in two turns"),
+        ("other rate", "rows enter in a turn"),
+        ("one coin for all rows", "two rows enter together"),
+    ],
+)
+def test_turns_of_another_law_are_seen(bug, message):
+    with pytest.raises(AssertionError, match=message):
+        check_sampler(Turns(bug=bug))
 
 
 def test_groups_that_are_drawn_again_are_seen():

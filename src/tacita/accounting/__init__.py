@@ -32,6 +32,7 @@ from tacita.accounting.relations import RELATIONS, NeighboringRelation, check_re
 from tacita.accounting.renyi_filter import RenyiFilter
 from tacita.accounting.sampling_laws import (
     CyclicLaw,
+    CyclicPoissonLaw,
     DisjointLaw,
     FixedSizeLaw,
     FullBatchLaw,
@@ -50,6 +51,7 @@ __all__ = [
     "ConditionalEvent",
     "CoupledEvent",
     "CyclicLaw",
+    "CyclicPoissonLaw",
     "DisjointLaw",
     "Event",
     "FixedSizeLaw",

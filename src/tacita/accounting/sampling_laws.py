@@ -242,14 +242,27 @@ class FixedSizeLaw(SamplingLaw):
         return True
 
 
-class AssignedLaw(SamplingLaw):
-    """Records are assigned to batches before the queries that read them, for an epoch or for the whole session.
+class GroupedLaw(SamplingLaw):
+    """Records are in batches or groups that are assigned for more than one query.
 
     Attributes:
-        own_coin: Whether each record draws its batch uniformly by its own coin; then an absent record moves no other.
+        own_coin: Whether each record draws its own uniformly by a coin; then an absent record moves no other.
     """
 
     own_coin: bool
+
+    @property
+    def per_query(self) -> bool:
+        return False
+
+    @property
+    def absence_moves_others(self) -> bool:
+        return not self.own_coin
+
+
+class AssignedLaw(GroupedLaw):
+    """Records are assigned to batches before the queries that read them, for an epoch or for the whole session."""
+
     once_in: ClassVar[str]  # what a record is in one query of
 
     @property
@@ -269,14 +282,6 @@ class AssignedLaw(SamplingLaw):
         else:
             drawn = "the assignment to batches does not depend on the records' values"
         return (f"no record is in two queries of {self.once_in}", drawn)
-
-    @property
-    def per_query(self) -> bool:
-        return False
-
-    @property
-    def absence_moves_others(self) -> bool:
-        return not self.own_coin
 
 
 @dataclass(frozen=True)
@@ -389,6 +394,48 @@ class CyclicLaw(AssignedLaw):
         return self.batches_per_cycle
 
 
+@dataclass(frozen=True)
+class CyclicPoissonLaw(GroupedLaw):
+    """Groups of records take turns, one a query, and each record enters the query of its turn by a coin of its own.
+
+    Attributes:
+        batches_per_cycle: Number of groups g. A record's turns are every g-th query, from its group's first turn on.
+        turn_rate: Chance that a record enters a query in its turn.
+        own_coin: Whether each record draws its group by its own coin, once; then an absent record moves no other.
+    """
+
+    batches_per_cycle: int
+    turn_rate: float
+    own_coin: bool
+
+    def __post_init__(self) -> None:
+        _validate.count("batches_per_cycle", self.batches_per_cycle)
+        object.__setattr__(self, "turn_rate", _validate.probability("turn_rate", self.turn_rate))
+
+    @property
+    def words(self) -> str:  # type: ignore[override]
+        return f"Cyclic Poisson sampling, assigned {_assigned(self.own_coin)}"
+
+    def describe(self) -> str:
+        return f"Cyclic Poisson sampling, {self.batches_per_cycle} groups, rate {self.turn_rate:.6g} in a group's turn"
+
+    def assumptions(self, relation: NeighboringRelation) -> tuple[str, ...]:
+        return (
+            "in its group's turn, each record enters the query by an independent secret coin, and in no other query",
+            f"a record stays in its group, assigned {_assigned(self.own_coin)}, for the whole session",
+        )
+
+    def most_draws(self, queries: int) -> int:
+        return -(-queries // self.batches_per_cycle)
+
+    def separation(self, queries: int) -> int:
+        return min(queries, self.batches_per_cycle)
+
+    @property
+    def queries_per_epoch(self) -> int:
+        return self.batches_per_cycle
+
+
 # One law of each kind, for tables. Their numbers do not matter.
 EVERY_LAW: tuple[SamplingLaw, ...] = (
     PoissonLaw(0.5),
@@ -401,6 +448,8 @@ EVERY_LAW: tuple[SamplingLaw, ...] = (
     ShuffledEpochsLaw(1, own_coin=False),
     CyclicLaw(1, own_coin=True),
     CyclicLaw(1, own_coin=False),
+    CyclicPoissonLaw(1, 0.5, own_coin=True),
+    CyclicPoissonLaw(1, 0.5, own_coin=False),
     PoissonUnitLaw(0.5, 2),
 )
 

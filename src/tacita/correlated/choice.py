@@ -17,7 +17,7 @@ from tacita.accounting.gaussian import gaussian_mu
 from tacita.accounting.sampling_laws import CyclicLaw
 from tacita.correlated.event import NEAR, classes_of, estimates, overlaps_of
 from tacita.correlated.mechanism import CorrelatedGaussian
-from tacita.correlated.strategy import POWERS, coefficients, column, left_error, sensitivity
+from tacita.correlated.strategy import POWERS, Factorization, coefficients, column, left_error, sensitivity
 from tacita.mechanisms import GaussianMechanism, Mechanism
 from tacita.sampling import CyclicSampler, PoissonSampler, Sampler, ShuffledEpochsSampler
 
@@ -156,7 +156,7 @@ def recommended_noise(
         nonlocal gain
         known = moved(relation) * sensitivity(column(bands, power, queries), separation, most_draws) / mu
         if secret > 1:
-            overlaps = overlaps_of(bands, power, queries, separation, most_draws)
+            overlaps = overlaps_of(Factorization(bands, power), queries, separation, most_draws)
             estimated = partial(estimates, overlaps=overlaps, groups=secret, queries=queries, delta=delta)
             gain = min(
                 1.0, _estimated_noise(estimated, list(classes_of(overlaps, secret)), gain * known, epsilon) / known

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 
@@ -22,7 +23,8 @@ from tacita.accounting.events.event import NoiseSettings
 from tacita.accounting.events.gaussian_sums import GaussianSumEvent
 from tacita.accounting.events.guarantee import Guarantee, gaussian, no_guarantee
 from tacita.accounting.events.wrapped import OuterEvent
-from tacita.correlated.strategy import coefficients, column, movement, sensitivity
+from tacita.accounting.sampling_laws import CyclicPoissonLaw
+from tacita.correlated.strategy import Factorization, coefficients, movement, sensitivity
 from tacita.errors import UnsupportedEventError
 
 PLANNED_DELTA = 1e-5  # the number of classes is chosen for this delta; every number of classes is valid at every delta
@@ -39,12 +41,16 @@ class CorrelatedEvent(OuterEvent):
         inner: The same session with independent noise of standard deviation s; its batches are disjoint or cyclic.
         bands: p >= 1, the number of draws in the noise of a query.
         power: The coefficients r are those of :math:`(1 - x)^\text{power}`; in (0, 1).
+        banded_matrix: Whether the matrix has so many bands, and not its inverse (BandMF): the noise is then
+            :math:`w_t = z_t - \sum_{0 < j < p} c_j w_{t-j}` with the coefficients c of :math:`(1 - x)^{-\text{power}}`.
+            Batches may then be drawn by cyclic Poisson sampling of p groups or more.
     """
 
     bands: int
     power: float
+    banded_matrix: bool = False
 
-    costs_by_prefix = True
+    costs_by_prefix: ClassVar[bool] = True  # type: ignore[override]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -54,11 +60,21 @@ class CorrelatedEvent(OuterEvent):
                 f"{type(self.inner).__name__}: no guarantee is proved with correlated noise; there is one for clipped "
                 "sums of records with Gaussian noise that is not hardened."
             )
-        if self.inner.sampling.separation(1) is None:
+        law = self.inner.sampling
+        if isinstance(law, CyclicPoissonLaw) and not (self.banded_matrix and self.bands <= law.batches_per_cycle):
             raise UnsupportedEventError(
-                f"{self.inner.sampling.words}: no guarantee is proved with correlated noise, because a record may be "
+                f"{law.words}: no guarantee is proved with correlated noise, because two turns of a record overlap; "
+                f"there is one with a banded matrix of at most {law.batches_per_cycle} bands, one a group."
+            )
+        if law.separation(1) is None:
+            raise UnsupportedEventError(
+                f"{law.words}: no guarantee is proved with correlated noise, because a record may be "
                 "in two queries in a row; there is one with CyclicSampler and DisjointSampler."
             )
+
+    @property
+    def factorization(self) -> Factorization:
+        return Factorization(self.bands, self.power, self.banded_matrix)
 
     @property
     def per_query(self) -> bool:
@@ -70,7 +86,7 @@ class CorrelatedEvent(OuterEvent):
         return None if settings is None else replace(settings, query_mu=None)
 
     def describe(self) -> str:
-        return f"{self.inner.describe()}; correlated: {self.bands} bands, power {self.power:.6g}"
+        return f"{self.inner.describe()}; correlated: {self.factorization.words}"
 
     def _guarantee(self, queries: int) -> Guarantee:
         inner = self.inner
@@ -78,39 +94,43 @@ class CorrelatedEvent(OuterEvent):
         law = inner.sampling
         if queries == 0 or inner.query_mu == 0 or not inner.private:
             return gaussian(0.0) if inner.private else no_guarantee()
-        separation, most_draws = law.separation(queries), law.most_draws(queries)
+        shown, most_draws = self.factorization.column(queries), law.most_draws(queries)
+        if isinstance(law, CyclicPoissonLaw):  # whose turns do not overlap: each is a query of the column's norm
+            whole = sensitivity(shown, queries, 1)
+            return replace(inner, max_contribution=tuple(whole * x for x in inner.max_contribution)).guarantee(queries)
+        separation = law.separation(queries)
         assert separation is not None
-        strategy = (self.bands, self.power, queries, separation, most_draws)
-        known = gaussian(inner.query_mu * sensitivity(column(*strategy[:3]), separation, most_draws))
+        known = gaussian(inner.query_mu * sensitivity(shown, separation, most_draws))
+        strategy = (self.factorization, queries, separation, most_draws)
         groups = law.secret_batches(self.relation)
         secret = secret_groups(*strategy, groups=groups, ratio=inner.ratio) if groups > 1 else None
         return known if secret is None else replace(known, mu=None, delta=None, pairs=lambda: secret)
 
 
 def secret_groups(
-    bands: int, power: float, queries: int, separation: int, most_draws: int, *, groups: int, ratio: float
+    factors: Factorization, queries: int, separation: int, most_draws: int, *, groups: int, ratio: float
 ) -> tuple[Part, ...] | None:
     """Return the pairs of a session whose records drew their groups in secret; ``None`` if their losses are too large.
 
     Args:
-        bands, power: Of the noise.
+        factors: The matrix of the noise.
         queries: Number of queries.
         separation, most_draws: Queries from one turn of a group to the next, and the largest number of its turns.
         groups: Number of groups.
         ratio: Largest contribution of a record, over the noise.
     """
-    overlaps = overlaps_of(bands, power, queries, separation, most_draws)
+    overlaps = overlaps_of(factors, queries, separation, most_draws)
     rounded = 2 ** (round(math.log2(ratio) * AN_OCTAVE) / AN_OCTAVE)  # so that a calibration seldom chooses anew
-    classes = _least_classes(bands, power, queries, separation, most_draws, groups=groups, ratio=rounded)
+    classes = _least_classes(factors, queries, separation, most_draws, groups=groups, ratio=rounded)
     return None if classes is None else parts_of_classes(classes, overlaps, groups, queries, ratio)
 
 
 @lru_cache(maxsize=256)
 def _least_classes(
-    bands: int, power: float, queries: int, separation: int, most_draws: int, *, groups: int, ratio: float
+    factors: Factorization, queries: int, separation: int, most_draws: int, *, groups: int, ratio: float
 ) -> int | None:
     """Return the number of classes with the least epsilon; ``None`` if losses are too large with any."""
-    overlaps = overlaps_of(bands, power, queries, separation, most_draws)
+    overlaps = overlaps_of(factors, queries, separation, most_draws)
     tried = estimates(classes_of(overlaps, groups), overlaps, groups=groups, queries=queries, ratio=ratio)
     best = min((about for _, about, _ in tried), default=math.inf)
     near = {classes: parts for classes, about, parts in tried if about <= NEAR * best}
@@ -141,9 +161,9 @@ def estimates(
 
 
 @lru_cache(maxsize=64)
-def overlaps_of(bands: int, power: float, queries: int, separation: int, most_draws: int) -> np.ndarray:
+def overlaps_of(factors: Factorization, queries: int, separation: int, most_draws: int) -> np.ndarray:
     """Return the inner products of the first group's movement with that of the group d later, for d = 0, 1, ..."""
-    moved = movement(column(bands, power, queries), separation, most_draws)
+    moved = movement(factors.column(queries), separation, most_draws)
     return np.array([moved[later:] @ moved[: queries - later] for later in range(separation)])
 
 

@@ -6,12 +6,17 @@ taken back by the next ones. One band is independent noise, two are DP-lambda-CG
 releases are as private as those of :math:`C S + s z`, where S are the sums and C is the inverse of the triangular
 Toeplitz matrix with first column r; its own first column c is what this file calls *column*.
 
+With a banded *matrix* (BandMF) it is c that is cut after p, the coefficients of :math:`(1 - x)^{-\gamma}`. All draws so
+far then have a part in the noise of a query.
+
 Proofs: docs/derivations/correlated-noise.md. Sources: BISR, https://arxiv.org/abs/2505.12128; DP-lambda-CGD,
-https://arxiv.org/abs/2601.22334; Kalinin and Lampert (2024), https://arxiv.org/abs/2405.13763.
+https://arxiv.org/abs/2601.22334; BandMF, https://arxiv.org/abs/2306.08153; Kalinin and Lampert (2024),
+https://arxiv.org/abs/2405.13763.
 """
 
 import math
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from scipy.signal import lfilter
@@ -32,15 +37,59 @@ def coefficients(bands: int, power: float) -> np.ndarray:
     """
     _validate.count("bands", bands)
     _validate.inside("power", power)
-    j = np.arange(1, bands)
+    return _series(bands, power)
+
+
+def matrix_bands(bands: int, power: float) -> np.ndarray:
+    """Return the bands of a banded matrix: how much of a contribution each whitened release shows, 1 and falling.
+
+    Example:
+        >>> matrix_bands(4, 0.5).tolist()
+        [1.0, 0.5, 0.375, 0.3125]
+    """
+    return _series(bands, -power)
+
+
+def _series(length: int, power: float) -> np.ndarray:
+    """Return the first coefficients of (1 - x)^power."""
+    j = np.arange(1, length)
     return np.cumprod(np.append(1.0, (j - 1 - power) / j))
 
 
+def _inverse(series: np.ndarray, length: int) -> np.ndarray:
+    return np.asarray(lfilter([1.0], series, np.eye(1, length)[0]))
+
+
 @lru_cache(maxsize=64)
-def column(bands: int, power: float, queries: int) -> np.ndarray:
+def column(bands: int, power: float, queries: int, banded_matrix: bool = False) -> np.ndarray:
     """Return how much of a contribution each of ``queries`` whitened releases shows, from its own on; rounded up."""
-    exact = np.asarray(lfilter([1.0], coefficients(bands, power), np.eye(1, queries)[0]))  # all terms are positive
+    if banded_matrix:
+        exact = np.pad(matrix_bands(min(bands, queries), power), (0, max(0, queries - bands)))
+    else:
+        exact = _inverse(coefficients(bands, power), queries)  # all terms are positive
     return exact * (1 + bands * (queries + bands) * 2.0**-51)
+
+
+class Factorization(NamedTuple):
+    """The matrix of the whitened releases and its inverse, that of the noise: which of both has bands, and how many."""
+
+    bands: int
+    power: float
+    banded_matrix: bool = False
+
+    @property
+    def words(self) -> str:
+        return f"{self.bands} bands{' of the matrix' if self.banded_matrix else ''}, power {self.power:.6g}"
+
+    def column(self, queries: int) -> np.ndarray:
+        """Return the first column of the matrix, rounded up."""
+        return column(self.bands, self.power, queries, self.banded_matrix)
+
+    def weights(self, queries: int) -> np.ndarray:
+        """Return the weights of the last draws in the noise of the last of ``queries`` queries, its own first."""
+        if self.banded_matrix:
+            return _inverse(matrix_bands(self.bands, self.power), queries)
+        return coefficients(self.bands, self.power)[:queries]
 
 
 def movement(column: np.ndarray, separation: int, most_draws: int) -> np.ndarray:

@@ -40,6 +40,11 @@ class Normals(Protocol):
         """Draw standard normals that belong to the query ``lag`` before; the same in each query that draws them."""
         ...
 
+    @property
+    def memory(self) -> dict[Any, Any]:
+        """What a mechanism keeps for later queries: secret, never written, and empty in a process that resumes."""
+        ...
+
 
 class AddsNoise(Protocol):
     """Turns bounded values into released ones, as every :class:`Mechanism` does."""
@@ -109,8 +114,8 @@ class Mechanism(ABC):
         }
 
     @property
-    def lags(self) -> int:
-        """How many earlier queries have a part in the noise of a query."""
+    def lags(self) -> float:
+        """How many earlier queries have a part in the noise of a query; infinite if all have."""
         return 0
 
     def whitened(self, over_noise: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ recording.
 """
 
 import copy
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -91,7 +92,8 @@ class ReleaseGate:
         randomness.session_key(self._name)  # before any ratchet, so that a resumed run derives the same
         self.assigned_rows = 0  # how many rows have their batches for the whole session
         self._lags = mechanism.lags if isinstance(mechanism, Mechanism) else 0
-        if self._lags:
+        self._noise_memory: dict[Any, Any] = {}
+        if 0 < self._lags < math.inf:
             randomness.begin_noise(self._name)
 
     @property
@@ -378,14 +380,16 @@ class ReleaseGate:
 
     def _normals(self, query: int) -> Noise:
         def earlier(lag: int, block: str, name: str) -> Stream:
+            if self._lags == math.inf:  # no key of it can be dropped before the session ends
+                return self.session_key.stream("correlated noise", query - lag, block, name)
             return self._randomness.noise_key(self._name, query - lag).stream(block, name)
 
-        return Noise(partial(self.query_stream, "noise", query), query, earlier)
+        return Noise(partial(self.query_stream, "noise", query), query, earlier, self._noise_memory)
 
     def _keep_noise(self, position: int) -> None:
         """Keep the keys of noise that queries from ``position`` on take back, and no older ones."""
-        if self._lags:
-            self._randomness.keep_noise(self._name, max(0, position - self._lags))
+        if 0 < self._lags < math.inf:
+            self._randomness.keep_noise(self._name, max(0, position - int(self._lags)))
 
 
 def answer(

@@ -109,16 +109,20 @@ class AssignedSampler(Sampler):
         """Return the epoch whose assignment a query reads, and the number of its batch."""
 
     @property
+    def _batches(self) -> int:
+        return getattr(self, self.batches_field)
+
+    @property
     def queries_per_epoch(self) -> int:
-        return getattr(self, self.batches_field)  # exact, while sample_rate is rounded
+        return self._batches  # exact, while sample_rate is rounded
 
     @property
     def sample_rate(self) -> float:  # type: ignore[override]
-        return 1 / self.queries_per_epoch
+        return 1 / self._batches
 
     @property
     def expected_batch_size(self) -> float:
-        return self.num_records / self.queries_per_epoch
+        return self.num_records / self._batches
 
     @property
     def requires_public_count(self) -> bool:
@@ -129,7 +133,7 @@ class AssignedSampler(Sampler):
 
     def batch(self, query: int, coins: Coins, num_rows: int) -> np.ndarray | RowNumbers:
         self._check_draw(query, num_rows)
-        (epoch, batch), batches = self._turn(query), self.queries_per_epoch
+        (epoch, batch), batches = self._turn(query), self._batches
         if self.assignment == "index":
             rows = slice_of(batch, num_rows, batches)
             return kept(RowRange(rows.start, rows.stop))
@@ -142,9 +146,11 @@ class AssignedSampler(Sampler):
 
     def masks(self, query: int, coins: Coins, num_rows: int, runs: int) -> np.ndarray:
         self._check_draw(query, num_rows)
-        (epoch, batch), batches = self._turn(query), self.queries_per_epoch
+        (epoch, batch), batches = self._turn(query), self._batches
         if self.assignment == "index":
-            return np.tile(self.mask(query, coins, num_rows), (runs, 1))
+            member = np.zeros((runs, num_rows), bool)
+            member[:, slice_of(batch, num_rows, batches)] = True
+            return member
         stream, offset = coins.for_session(), epoch * EPOCH
         key = (stream, num_rows, runs, epoch)
         if self.assignment == "coin":

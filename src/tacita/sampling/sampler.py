@@ -104,7 +104,7 @@ class Sampler(ABC):
             >>> PoissonSampler(sample_rate=1 / 93, num_records=93).queries_for(epochs=2)
             186
         """
-        return math.ceil(_rational(_validate.positive("epochs", epochs)) / _rational(self.sample_rate))
+        return math.ceil(simplest_fraction(_validate.positive("epochs", epochs)) / simplest_fraction(self.sample_rate))
 
     def mask(self, query: int, coins: Coins, num_rows: int) -> np.ndarray:
         """Return which of the rows :meth:`draw` draws, bool of shape (num_rows,)."""
@@ -158,7 +158,7 @@ def as_sampler(sampler: object) -> Sampler:
     )
 
 
-def _rational(value: float) -> Fraction:
+def simplest_fraction(value: float) -> Fraction:
     """Return the simplest fraction that rounds to ``value`` (1/93 for the float ``1 / 93``), or ``value`` exactly."""
     simple = Fraction(value).limit_denominator(2**26)  # two such fractions never round to the same 53-bit float
     return simple if float(simple) == value else Fraction(value)

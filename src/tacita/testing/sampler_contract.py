@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 from scipy import stats
 
-from tacita.accounting import CyclicLaw, FixedSizeLaw, FullBatchLaw, SamplingLaw
-from tacita.accounting.sampling_laws import AssignedLaw
+from tacita.accounting import CyclicLaw, CyclicPoissonLaw, FixedSizeLaw, FullBatchLaw, SamplingLaw
+from tacita.accounting.sampling_laws import AssignedLaw, GroupedLaw
 from tacita.random import QueryCoins, Randomness
 from tacita.sampling import Sampler, as_sampler
 from tacita.testing.simulator import masks_of
@@ -69,14 +69,16 @@ def check_sampler(sampler: Sampler) -> None:
     _check_other_rows(sampler, rows)
     _check_queries(sampler, rows)
     _check_epochs(sampler, rows)
-    assigned = isinstance(law, AssignedLaw)
-    batches = law.batches if assigned and law.own_coin else None
+    batches = law.batches if isinstance(law, AssignedLaw) and law.own_coin else None
     kinds = [("draw", _drawn_one_by_one)]
     kinds += [("masks", _drawn_at_once)] if type(sampler).masks is not Sampler.masks else []
     for name, drawn in kinds:
-        if not assigned:
+        if not isinstance(law, GroupedLaw):
             found = np.stack(list(drawn(sampler, rows, _some(sampler, QUERIES))), axis=1)
             _check_law(name, found, law, sampler.sample_rate, FALSE_ALARM / len(kinds))
+        if isinstance(law, CyclicPoissonLaw):
+            found = np.stack(list(drawn(sampler, rows, 2 * law.batches_per_cycle)), axis=1)
+            _check_turns(name, found, law, FALSE_ALARM / len(kinds))
         if batches is not None:
             assert sampler.queries_per_epoch == batches, "queries_per_epoch must be the law's number of batches."
             queries = _some(sampler, batches if isinstance(law, CyclicLaw) else EPOCHS * batches)
@@ -172,11 +174,15 @@ def _check_epochs(sampler: Sampler, rows: int) -> None:
         if isinstance(law, CyclicLaw):
             cycle = law.batches_per_cycle
             assert (member[cycle:] == member[:-cycle]).all(), "a row must stay in its group for the whole session."
+        if isinstance(law, FixedSizeLaw):
+            assert (member.sum(axis=1) == law.batch_size).all(), "a batch has not the size that its law says."
+        if isinstance(law, CyclicPoissonLaw):
+            cycles = member[: len(member) // law.batches_per_cycle * law.batches_per_cycle]
+            groups = cycles.reshape(-1, law.batches_per_cycle, rows).any(axis=0).sum(axis=0)
+            assert groups.max() <= 1, "a row must stay in its group for the whole session."
         apart = law.separation(queries)
         near = [member[first : first + apart].sum(axis=0).max() for first in range(queries)] if apart else [0]
         assert max(near) <= 1, f"a row is in two queries that are nearer than {apart}, the separation of its law."
-        if isinstance(law, FixedSizeLaw):
-            assert (member.sum(axis=1) == law.batch_size).all(), "a batch has not the size that its law says."
         if isinstance(law, AssignedLaw | FullBatchLaw):
             total = member[: sampler.queries_per_epoch].sum()
             expected = sampler.expected_batch_size * sampler.queries_per_epoch
@@ -228,6 +234,21 @@ def _check_law(name: str, found: np.ndarray, law: SamplingLaw, sample_rate: floa
         _check_frequencies(
             f"{name}: two rows enter, or one row enters two queries,", pairs, len(found), chance**2, false_alarm / 2
         )
+
+
+def _check_turns(name: str, found: np.ndarray, law: CyclicPoissonLaw, false_alarm: float) -> None:
+    """Compare how often rows enter, once and again, with the law; ``found``: (sessions, queries of 2 cycles, rows)."""
+    once, again = found[:, : law.batches_per_cycle], found[:, law.batches_per_cycle :]
+    turn: np.ndarray = once.sum(axis=0) > 0  # by coin, every query is some session's turn of a row
+    chance = law.turn_rate / (law.batches_per_cycle if law.own_coin else 1)
+    two_rows = itertools.combinations(range(min(COUNTED_ROWS, found.shape[2])), 2)
+    pairs = [((once[..., i] & once[..., j]).sum(axis=0)[turn[:, i] & turn[:, j]]) for i, j in two_rows]
+    for words, counts, law_says in (
+        ("rows enter in a turn", once.sum(axis=0)[turn], chance),
+        ("a row enters in two turns", (once & again).sum(axis=0)[turn], chance * law.turn_rate),
+        ("two rows enter together", np.concatenate(pairs), chance**2),
+    ):
+        _check_frequencies(f"{name}: {words}", counts, len(found), law_says, false_alarm / 3)
 
 
 def _pairs(found: np.ndarray, law: SamplingLaw) -> Iterator[int]:

@@ -178,7 +178,7 @@ class _Noise:
 
     def __init__(self, generator: torch.Generator, key: Key) -> None:
         self._generator, self._key = generator, key
-        self.query = 0
+        self.query, self.memory = 0, {}
 
     def __call__(self, block: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: torch.randn(x.shape, dtype=x.dtype, generator=self._generator) for name, x in like.items()}

@@ -23,7 +23,7 @@ from scipy import stats
 from torch import Tensor
 
 from tacita.accounting import FixedSizeLaw, PoissonLaw, PoissonUnitLaw, SamplingLaw, TruncatedPoissonLaw
-from tacita.accounting.sampling_laws import AssignedLaw
+from tacita.accounting.sampling_laws import AssignedLaw, CyclicPoissonLaw
 from tacita.testing.simulator import Trace
 
 PATTERNS = 256
@@ -69,7 +69,7 @@ class LikelihoodRatio(Statistic):
     name = "exact likelihood ratio"
 
     def fit(self, pilot: Pilot) -> Score | None:
-        if pilot.remembers or pilot.law is None:
+        if pilot.remembers or pilot.law is None or isinstance(pilot.law, CyclicPoissonLaw):
             return None
         if pilot.coins_known:
             return _known_coins(pilot)
@@ -107,12 +107,12 @@ class GivenTheOthers(Statistic):
 
 
 class Patterns(Statistic):
-    """A likelihood ratio that averages over the canary's coins in pilot runs, for estimators with a state."""
+    """A likelihood ratio that averages over the canary's coins in pilot runs, where these act on several queries."""
 
     name = "averaged likelihood ratio"
 
     def fit(self, pilot: Pilot) -> Score | None:
-        if not pilot.remembers:
+        if not pilot.remembers and not isinstance(pilot.law, CyclicPoissonLaw):
             return None
         present, absent = (_flat(trace.shift[:PATTERNS]).double() for trace in (pilot.present, pilot.absent))
 

@@ -69,6 +69,7 @@ def test_events_that_do_not_compose_query_by_query(events):
         "DisjointLaw",
         "ShuffledEpochsLaw",
         "CyclicLaw",
+        "CyclicPoissonLaw",
         "CorrelatedEvent",
         "ApproximateDPEvent",
         "RepeatAndSelectEvent",

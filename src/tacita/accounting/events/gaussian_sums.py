@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from tacita.accounting.gaussian import sampled_delta_above
 from tacita.accounting.relations import NeighboringRelation, moved
 from tacita.accounting.sampling_laws import (
     CyclicLaw,
+    CyclicPoissonLaw,
     DisjointLaw,
     FixedSizeLaw,
     FullBatchLaw,
@@ -101,7 +102,7 @@ class GaussianSumEvent(NoisySumEvent, SampledEvent):
     """
 
     released = "a clipped sum"
-    costs_by_prefix = True  # under every law
+    costs_by_prefix: ClassVar[bool] = True  # type: ignore[override]  # under every law
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -168,6 +169,15 @@ def moved_in_sampled_queries(event: Any, queries: int) -> Guarantee:
         rdp=lambda orders: queries * curve(q, ratio, tuple(map(float, orders))),
         delta=(lambda epsilon: sampled_delta_above(q, ratio, epsilon)) if queries == 1 and not replacing else None,
     )
+
+
+def moved_in_sampled_turns(event: Any, queries: int) -> Guarantee:
+    """Charge Poisson sampling, at the rate of a turn, once a cycle: the group of a record is known.
+
+    ``event`` is a :class:`NoisySumEvent` with cyclic Poisson sampling. Proof: docs/derivations/correlated-noise.md.
+    """
+    law = event.sampling
+    return moved_in_sampled_queries(replace(event, sampling=PoissonLaw(law.turn_rate)), law.most_draws(queries))
 
 
 def moved_in_truncated_queries(event: Any, queries: int) -> Guarantee:
@@ -249,6 +259,11 @@ GaussianSumEvent.proofs = {
     DisjointLaw: allocated("one query in all"),
     ShuffledEpochsLaw: allocated("one query an epoch"),
     CyclicLaw: allocated("one query a cycle", moved_in_own_group),
+    CyclicPoissonLaw: indexed(
+        "one query a cycle, amplified",
+        moved_in_sampled_turns,
+        replacing="one query a cycle, amplified, by its own pair",
+    ),
     PoissonUnitLaw: Proof({"add_or_remove_one": "amplified, mixture of Gaussians"}, _poisson_units),
 }
 GaussianSumEvent.of_other_laws = indexed("most draws", moved_in_some_queries, replacing="most draws, 2C")

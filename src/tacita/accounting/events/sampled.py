@@ -14,6 +14,7 @@ from tacita.accounting.relations import RELATIONS, NeighboringRelation
 from tacita.accounting.sampling_laws import (
     EVERY_LAW,
     CyclicLaw,
+    CyclicPoissonLaw,
     DisjointLaw,
     FixedSizeLaw,
     FullBatchLaw,
@@ -33,6 +34,7 @@ SAMPLERS: dict[type[SamplingLaw], str] = {
     DisjointLaw: "DisjointSampler",
     ShuffledEpochsLaw: "ShuffledEpochsSampler",
     CyclicLaw: "CyclicSampler",
+    CyclicPoissonLaw: "CyclicSampler(turn_rate=...)",
 }
 
 
