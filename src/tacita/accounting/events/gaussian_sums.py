@@ -9,12 +9,7 @@ neighbours under a relation. Proofs: docs/derivations/accounting.md.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-<<<<<<< HEAD
-from functools import lru_cache
 from typing import Any, ClassVar
-=======
-from typing import Any
->>>>>>> main
 
 from scipy.stats import binom
 
