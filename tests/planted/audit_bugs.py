@@ -2,10 +2,20 @@
 
 from tacita.testing import (
     named_audits,
+    simulator,
 )
-from tests.planted.plant import bug
+from tests.planted.plant import bug, put
 
 AUDIT = "tests/testing/test_audit.py::"
+CONTRACT = "tests/testing/test_oracle_contract.py::"
+
+HOLDS = CONTRACT + "test_every_oracle_keeps_its_claim"
+
+
+@bug(1, 45, caught_by=[HOLDS + "[poisson]"])
+def audit_knows_the_canarys_coin():
+    """An audit of Poisson sampling tells the adversary in which queries the canary was: true claims are refuted."""
+    put(simulator.Parts, "coins_known", property(lambda self: True))
 
 
 @bug(15, caught_by=[AUDIT + "test_persons_are_not_charged_as_rows"])

@@ -1,6 +1,8 @@
 """Bugs of the ledger: something is released that it does not hold, or holds too late, or too little of."""
 
+from tacita.accounting.events import Spend
 from tacita.ledger import Session
+from tacita.ledger.registry import SessionRegistry
 from tacita.oracles import ReleaseGate
 from tests.planted.plant import bug, put
 
@@ -50,6 +52,13 @@ def reservation_after_the_noise():
 
     put(ReleaseGate, "begin", begin)
     put(ReleaseGate, "commit", late)
+
+
+@bug(11, caught_by=[LEDGER + "test_the_plan_counts_from_registration_and_spending_from_the_first_query"])
+def sessions_counted_for_queries():
+    """What is spent counts the sessions, not their queries."""
+    whole = SessionRegistry.spent
+    put(SessionRegistry, "spent", lambda self: [(part, Spend(spend.event, 1)) for part, spend in whole(self)])
 
 
 @bug(11, caught_by=[ORACLE + "test_plan_is_fixed_and_counted_down", LEDGER + "test_the_plan_is_the_end"])
