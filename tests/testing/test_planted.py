@@ -146,7 +146,10 @@ def test_every_listed_bug_exists():
 
 
 def test_every_bug_of_noise_and_sensitivity_is_in_one_of_the_lists():
-    patched, rooms = ("noise_bugs", "gradient_bugs", "sampling_bugs"), ("clipping", "gradients", "mechanisms", "oracles")
+    patched, rooms = (
+        ("noise_bugs", "gradient_bugs", "sampling_bugs"),
+        ("clipping", "gradients", "mechanisms", "oracles"),
+    )
     here = [bug for bug in BUGS.values() if bug.plant.__module__.split(".")[-1] in patched]
     here += [bug for bug in load().values() if bug.file.split("/")[0] in (*rooms, "sampling")]
     assert {bug.name for bug in here if {20, 21} & set(bug.rows)} <= REFUTED.keys() | BEYOND.keys()
