@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -10,7 +10,7 @@ import pytest
 
 from tacita import accounting as acc
 from tacita.accounting._allocation_pair import AllocationPair
-from tacita.accounting._pairs import GaussianPair
+from tacita.accounting._line_pairs import GaussianPair
 from tacita.accounting._pld_accountant import DeltaQuery, EpsilonQuery, _larger
 from tacita.correlated import CorrelatedEvent
 from tacita.correlated import event as correlated
@@ -141,7 +141,7 @@ def test_overlaps_are_those_of_every_two_groups(batches, queries):
         largest = gram[one_class & ~np.eye(batches, dtype=bool)].max()
         assert correlated._within(found, classes) == pytest.approx(largest, abs=1e-12)
         (*shared, (allocation, _)) = parts(classes, (4, 0.6, queries), batches, 2.0)
-        common = sum(pair.mus[0] ** 2 for pair, _ in shared)
+        common = sum(pair.mu**2 for pair, _ in shared)
         assert common >= largest / 4
         assert common + allocation.ratio**2 >= found[0] / 4
         seen = [(np.arange(min(queries, batches)) % classes == one).sum() for one in range(classes)]
@@ -244,7 +244,7 @@ def test_what_is_not_claimed_is_refuted():
     last = np.linalg.norm(movement(column(*strategy), 2, 10)[:-1]) ** 2 / noise_std**2
     assert claimed(parts(1, strategy, batches, noise_std), 0.5, swapped=False) > true
     for wrong_whole, wrong_common in ((whole, 0.0), (last, 0.95 * last), (10 / noise_std**2, 0.0)):
-        shared = ((GaussianPair((math.sqrt(wrong_common),)), 1),) if wrong_common else ()
+        shared = ((GaussianPair(math.sqrt(wrong_common)), 1),) if wrong_common else ()
         own = ((AllocationPair(2, math.sqrt(wrong_whole - wrong_common), 2), 1),)
         assert claimed((*shared, *own), 0.5, swapped=False) < 0.98 * true
 
@@ -266,6 +266,55 @@ def test_epsilon_is_monotone_in_every_setting():
     assert of(queries=61) > of(queries=60)
     assert of(batches=40) < of() < of(power=0.7)
     assert of(bands=1) < of() < of(bands=4)
+
+
+# -- A law that the library does not know
+
+
+@dataclass(frozen=True)
+class Rests(acc.SamplingLaw):
+    """A record rests after its query; nothing else is known."""
+
+    apart: int
+    moves: bool = False
+    rows: int = 1
+    words = "Draws with a rest"
+
+    def describe(self):
+        return self.words
+
+    def assumptions(self, relation):
+        return ()
+
+    def most_draws(self, queries):
+        return -(-queries // self.apart)
+
+    def separation(self, queries):
+        return min(queries, self.apart)
+
+    @property
+    def absence_moves_others(self):
+        return self.moves
+
+    @property
+    def rows_per_unit(self):
+        return self.rows
+
+
+@pytest.mark.parametrize("relation", acc.RELATIONS)
+def test_another_law_is_charged_for_its_draws_and_its_separation(relation):
+    session = CorrelatedEvent(relation=relation, inner=sums(Rests(6), 3.0, relation), bands=2, power=0.8)
+    mu = acc.moved(relation) / 3
+    assert session.inner.guarantee(20).mu == pytest.approx(mu * 2, rel=1e-12)  # the root of four draws
+    assert session.guarantee(24).mu == pytest.approx(mu * 3.999562, rel=1e-6)  # cyclic groups that are known
+    assert not session.per_query
+
+
+def test_another_law_is_charged_only_where_the_proof_holds():
+    for law, relation in ((Rests(6, moves=True), "add_or_remove_one"), (Rests(6, rows=2), "zero_out_one")):
+        with pytest.raises(UnsupportedEventError, match="Draws with a rest: no guarantee is proved for a clipped sum"):
+            sums(law, 3.0, relation)
+    assert sums(Rests(6, moves=True), 3.0, "zero_out_one").guarantee(6).mu == pytest.approx(1 / 3)
 
 
 # -- A banded matrix, and turns that are sampled (BandMF)

@@ -25,7 +25,6 @@ from tacita.accounting.composition import worst_bound, worst_delta, worst_diverg
 from tacita.accounting.curve import PrivacyCurve
 from tacita.accounting.events import Event, Spend
 from tacita.accounting.events.pure import ApproximateDPEvent
-from tacita.accounting.gaussian_filter import GaussianFilter
 from tacita.accounting.parts import Part, overlap
 from tacita.accounting.relations import NeighboringRelation
 from tacita.errors import LedgerError
@@ -383,9 +382,10 @@ class Ledger:
         """Return what was *spent so far* at ``delta``, which is never less than what was released.
 
         A closed session counts the queries it made, a running one those with a record, one whose process is gone all
-        that it had reserved. A session that does not compose query by query counts in full from its first query on, and
-        so does a share. This is a guarantee only if queries are missing for a reason that has nothing to do with the
-        releases; :meth:`bound` always is one. If there are :attr:`conditions`, it rests on them.
+        that it had reserved. A session that does not compose query by query counts the queries up to its last, if its
+        proof covers these alone, and else in full from its first query on; so does a share. This is a guarantee only if
+        queries are missing for a reason that has nothing to do with the releases; :meth:`bound` always is one. If there
+        are :attr:`conditions`, it rests on them.
         """
         _validate.delta("delta", delta)
         spent, rule = self._registry.spent(), self._registry.filter
@@ -431,8 +431,7 @@ class Ledger:
         plan, rule = self._registry.plan(), self._registry.filter
         if rule is None or not plan:
             return worst_privacy_curve(plan)
-        whole = isinstance(rule, GaussianFilter)
-        return PrivacyCurve(lambda epsilons: np.array([rule.delta(float(one)) for one in epsilons]), whole)
+        return PrivacyCurve(lambda epsilons: np.array([rule.delta(float(one)) for one in epsilons]), rule.whole_curve)
 
     def spends(
         self, part: Part | None = None, *, share: Share | None = None, before: Session | None = None

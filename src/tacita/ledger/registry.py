@@ -9,8 +9,9 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import takewhile
+from typing import TYPE_CHECKING
 
-from tacita.accounting.composition import Charge, Filter, worst_bound, worst_divergence
+from tacita.accounting.composition import Charge, worst_bound, worst_divergence
 from tacita.accounting.events import Spend
 from tacita.accounting.events.pure import ApproximateDPEvent
 from tacita.accounting.parts import Part, check_drawing, check_part, overlap
@@ -29,6 +30,9 @@ from tacita.ledger.records import (
     read_record,
 )
 from tacita.ledger.session import Session
+
+if TYPE_CHECKING:
+    from tacita.accounting.composition import Filter
 
 TOO_LATE = (
     "queries were made on these records already, so that the settings of a new session may depend on what they "
@@ -144,7 +148,9 @@ class SessionRegistry:
         for one in self.all:
             queries = number[one.id] if one.purpose != SHARE else int(one.id in used_shares)
             if queries and one.share is None:
-                spent.append((one.part, Spend(one.event, queries if one.event.per_query else one.planned_queries)))
+                if not one.event.per_query:  # it leaves no number out
+                    queries = max(queries, one.last_query + 1) if one.event.costs_by_prefix else one.planned_queries
+                spent.append((one.part, Spend(one.event, queries)))
         return spent
 
     def conditions(self) -> tuple[str, ...]:
@@ -276,7 +282,7 @@ def _refuse(charges: Sequence[Charge], most: float, delta: float, name: str) -> 
         )
 
 
-def _refuse_divergence(charges: Sequence[Charge], rule: Filter) -> None:
+def _refuse_divergence(charges: Sequence[Charge], rule: "Filter") -> None:
     divergence = worst_divergence(charges, rule)
     if not divergence <= rule.budget:
         raise BudgetExceededError(

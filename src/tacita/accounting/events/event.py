@@ -76,6 +76,11 @@ class Event(PlainData, metaclass=_Guaranteed, tag="event"):
         return True
 
     @property
+    def costs_by_prefix(self) -> bool:
+        """Whether the first queries of a session, in order, cost what a session of so many queries costs."""
+        return self.per_query
+
+    @property
     @abstractmethod
     def sampler(self) -> str:
         """How records enter a query, in a few plain words."""
@@ -99,6 +104,11 @@ class Event(PlainData, metaclass=_Guaranteed, tag="event"):
     def components(self) -> tuple["Event", ...]:
         """The events that this one is made of, the main one first; empty if it is made of none."""
         return ()
+
+    @property
+    def hardened(self) -> bool:
+        """Whether its noise is in whole numbers, which attacks on floating point cannot use."""
+        return bool(self.components) and all(component.hardened for component in self.components)
 
     @property
     def noise_settings(self) -> NoiseSettings | None:
