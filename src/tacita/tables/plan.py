@@ -61,7 +61,7 @@ class TablePlan:
     holds_out: bool
     form: type[Mechanism] | CorrelatedGaussian = GaussianMechanism
     feedback: Feedback | None = None
-    batches: int | None = None
+    batches: CyclicSampler | ShuffledEpochsSampler | None = None
     noise_in_words: str = ""
 
     @classmethod
@@ -103,15 +103,13 @@ class TablePlan:
             delta=bought.delta,
             alongside=[Spend(event, 1) for event in self._purchase_events()],
         )
-        batches = None if isinstance(strategy.sampler, PoissonSampler) else strategy.sampler.queries_per_epoch
+        batches = strategy.sampler if isinstance(strategy.sampler, CyclicSampler | ShuffledEpochsSampler) else None
         return replace(self, form=strategy.form, batches=batches, noise_in_words=words)
 
     def sampler(self, num_records: int) -> Sampler:
         """Return the sampler of rows; if a person may have several rows, with the cap that its event needs."""
-        if self.batches is not None and isinstance(self.form, CorrelatedGaussian):
-            return CyclicSampler(batches_per_cycle=self.batches, num_records=num_records, assignment="coin")
         if self.batches is not None:
-            return ShuffledEpochsSampler(batches_per_epoch=self.batches, num_records=num_records, assignment="coin")
+            return replace(self.batches, num_records=num_records)
         cap = self.purchases.max_rows_per_unit
         if cap > 1:
             return UnitPoissonSampler(
