@@ -77,6 +77,7 @@ TERMS = {  # a word of the statement -> what it means; a term is explained only 
     "Disjoint batches": "Disjoint batches put no record into two queries.",
     "Shuffled epochs": "Shuffled epochs put a record into one query of each pass through the data.",
     "Cyclic batches": "Cyclic batches put a record into one group for the whole session; the groups take turns.",
+    "Cyclic Poisson": "In cyclic Poisson sampling the groups take turns, and in its turn a record enters by a coin.",
     "correlated": "Correlated noise takes back, in each query, part of the noise of the queries before, so that sums "
     "over queries are less noisy; what a session spends follows from all of its queries together.",
     "amplification": "Amplification is the gain in privacy from nobody knowing which records a query used.",

@@ -45,8 +45,7 @@ class TablePlan:
         buys_score: Whether a score is bought.
         holds_out: Whether rows are held out by coin.
         form: The training's noise. If it is hardened, so is the noise of purchases and score.
-        batches: Number of cyclic batches; or of batches by secret coin in each epoch, if the noise is independent;
-            ``None`` for Poisson sampling.
+        batches: The sampler of the strategy that was chosen; ``None`` for Poisson sampling.
         noise_in_words: The choice of noise and batches, for the statement; empty if there was none.
         feedback: The error feedback of the training; ``None`` without it.
     """
