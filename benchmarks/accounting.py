@@ -173,7 +173,7 @@ def by_renyi(spend: acc.Spend, delta: float) -> float:
     """Epsilon by Rényi divergences alone."""
     curve = accountant._rdp([spend])
     assert curve is not None
-    return accountant._rdp_epsilon(curve, delta)
+    return curve.epsilon(delta)
 
 
 def line(

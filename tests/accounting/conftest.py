@@ -153,7 +153,6 @@ class Events:
                 relation=relation, inner=cls.poisson(0.02, 1.1), inner_queries=50, mean=5.0, shape=math.inf
             ),
             acc.ConditionalEvent(relation=relation, inner=cls.full(2.0), condition_text="every loss is 1-smooth"),
-            acc.AssumingEvent(relation=relation, inner=cls.full(2.0), assumption_text="code keeps nothing"),
             ComposedEvent(relation=relation, parts=(cls.poisson(0.02, 1.1), cls.full(5.0)), part_queries=(50, 1)),
             WorstOfEvent(relation=relation, parts=(cls.poisson(0.02, 1.1), cls.full(5.0)), part_queries=(50, 1)),
             acc.CoupledEvent(relation=relation, inner=cls.poisson(0.02, 1.1), failure_probability=1e-9),

@@ -14,7 +14,7 @@ from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPriv
 from scipy.stats import binom, norm
 
 from tacita import accounting as acc
-from tacita.accounting.accountant import ORDERS, _rdp_epsilon
+from tacita.accounting.renyi_curve import RenyiCurve
 from tests.accounting.library_pld import library_pld
 
 GRID = np.linspace(-9.0, 9.0, 721)
@@ -225,6 +225,6 @@ def test_own_coin_is_one_query_whatever_its_batch():
 def test_the_fixed_size_bound_is_above_the_envelope_where_the_factor_is_not_forgotten(events):
     interval, queries = 1e-3, 50
     envelope = composed_epsilon(envelope_pmf(0.05, 2.0, interval), queries, 1e-5)
-    right = _rdp_epsilon(events.fixed(1.0, 5, 100).guarantee(queries).rdp(ORDERS), 1e-5)
-    forgotten = _rdp_epsilon(events.fixed(2.0, 5, 100).guarantee(queries).rdp(ORDERS), 1e-5)
+    right = RenyiCurve([events.fixed(1.0, 5, 100).guarantee(queries).rdp]).epsilon(1e-5)
+    forgotten = RenyiCurve([events.fixed(2.0, 5, 100).guarantee(queries).rdp]).epsilon(1e-5)
     assert forgotten < envelope <= right

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from tacita.accounting._gaussian_mixture import gaussian_deltas, mixed_deltas, on_fewer_nodes
-from tacita.accounting._pairs import GaussianPair
-from tacita.accounting.gaussian import gaussian_delta
+from tacita.accounting._gaussian_mixture import ShownGaussianPair, mixed_deltas, on_fewer_nodes
+from tacita.accounting.gaussian import gaussian_delta, gaussian_deltas
 
 EPSILONS = np.array([-3.0, -0.2, 0.0, 1e-3, 0.05, 0.3, 1.0, 4.0, 9.0])
 
@@ -40,7 +39,7 @@ def test_a_pair_of_many_mus_is_above_them_all():
     counts = np.arange(9_000, 11_000)
     mus, chances = 1e-4 * counts, binom.pmf(counts, 10**5, 0.1)
     fewer, nodes = on_fewer_nodes(chances, mus)
-    pair = GaussianPair(tuple(nodes.tolist()), tuple(fewer.tolist()), 1e-20)
+    pair = ShownGaussianPair(tuple(nodes.tolist()), tuple(fewer.tolist()), 1e-20)
     law = pair.law(2.0**-8, pair.reach(1e-18, swapped=False), swapped=False)
     for epsilon in (0.0, 0.5, 2.0):
         exact = mixed_deltas(np.array([epsilon]), chances, mus)[0]

@@ -6,15 +6,17 @@ import numpy as np
 import pytest
 
 from tacita import accounting as acc
-from tacita.accounting._line_pairs import EnvelopePair, MixturePair, ReplacedPair
-from tacita.accounting._pairs import GaussianPair, LaplacePair, ResponsePair
+from tacita.accounting._gaussian_mixture import ShownGaussianPair
+from tacita.accounting._laplace_pair import LaplacePair
+from tacita.accounting._line_pairs import EnvelopePair, GaussianPair, MixturePair, ReplacedPair
+from tacita.accounting._pairs import ResponsePair
 from tests.accounting.divergences import envelope, laplace, mixture_divergence, replaced_divergence, response
 
 THREE = ((0.0, 0.7, 1.9), (0.5, 0.3, 0.2))
 PAIRS = {
-    "gaussian": (GaussianPair((0.8,)), lambda e: acc.gaussian_delta(0.8, e), False),
+    "gaussian": (GaussianPair(0.8), lambda e: acc.gaussian_delta(0.8, e), False),
     "shown": (
-        GaussianPair((0.0, 0.5, 2.0), (0.5, 0.3, 0.15), 0.05),
+        ShownGaussianPair((0.0, 0.5, 2.0), (0.5, 0.3, 0.15), 0.05),
         lambda e: (
             0.5 * max(0.0, -math.expm1(e)) + 0.3 * acc.gaussian_delta(0.5, e) + 0.15 * acc.gaussian_delta(2.0, e) + 0.05
         ),

@@ -8,8 +8,8 @@ from scipy.special import ndtr
 
 from tacita import accounting as acc
 from tacita.accounting import _pld_accountant, accountant
+from tacita.accounting._gaussian_mixture import ShownGaussianPair
 from tacita.accounting._line_pairs import MixturePair, ReplacedPair
-from tacita.accounting._pairs import GaussianPair
 from tacita.accounting._pld_accountant import EpsilonQuery, PldReading, _larger, pld_delta, pld_epsilon
 from tacita.accounting.events import Event
 from tests.accounting.divergences import mixture_divergence, mixture_loss, replaced_divergence
@@ -47,7 +47,7 @@ def spent(pair, queries):
 @pytest.mark.parametrize("mu", [0.05, 1.0, 4.0])
 @pytest.mark.parametrize("delta", DELTAS)
 def test_gaussian_queries_within_a_tenth_of_a_percent_down_to_1e_15(queries, mu, delta):
-    one = GaussianPair((mu / math.sqrt(queries), mu / math.sqrt(queries)), (0.5, 0.5))  # not pooled
+    one = ShownGaussianPair((mu / math.sqrt(queries), mu / math.sqrt(queries)), (0.5, 0.5))  # not pooled
     reading = pld_epsilon(spent(one, queries), delta)
     exact = acc.gaussian_epsilon(mu, delta)
     assert reading.resolved

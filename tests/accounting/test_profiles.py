@@ -9,8 +9,8 @@ from scipy.special import ndtr
 from tacita import accounting as acc
 from tacita.accounting import calibration
 from tacita.accounting._aim import aim_at_delta
+from tacita.accounting._gaussian_mixture import ShownGaussianPair
 from tacita.accounting._line_pairs import MixturePair
-from tacita.accounting._pairs import GaussianPair
 from tacita.accounting._profile_pairs import WorstPair, symmetric_law
 from tacita.accounting._profiles import profile
 from tacita.accounting._tilted import composed
@@ -41,7 +41,7 @@ def test_the_profile_of_one_query_is_just_above_the_exact_one(q, mu):
 
 def test_the_profile_of_many_queries_is_that_of_gaussians():
     """Two mus that are one, so that they are composed on a grid."""
-    pair = GaussianPair((0.05, 0.05), (0.5, 0.5))
+    pair = ShownGaussianPair((0.05, 0.05), (0.5, 0.5))
     found = profile(((pair, 400),))(EPSILONS)
     exact = np.array([acc.gaussian_delta(1.0, epsilon) for epsilon in EPSILONS])
     assert np.all(found >= exact)
@@ -68,7 +68,7 @@ def test_a_tilt_that_is_too_steep_for_the_grid_is_not_followed():
 
 @pytest.mark.parametrize("delta", [0.3, 0.1, 0.02])
 def test_a_window_of_a_small_tilt_ends_before_what_comes_round(delta):
-    parts = ((GaussianPair((0.05, 0.05), (0.5, 0.5)), 400),)
+    parts = ((ShownGaussianPair((0.05, 0.05), (0.5, 0.5)), 400),)
     aim = aim_at_delta(parts, delta, swapped=False)
     total, _ = Window(parts, aim, 0.0, False).total()
     for epsilon in (0.0, 0.2):

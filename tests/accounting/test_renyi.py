@@ -13,7 +13,7 @@ from scipy.special import comb, gammaln, logsumexp
 from tacita import accounting as acc
 from tacita.accounting import _renyi, _renyi_grid
 from tacita.accounting._renyi import Mixture, above_line, renyi_divergences
-from tacita.accounting.accountant import ORDERS
+from tacita.accounting.renyi_curve import ORDERS
 
 CENTRE = Mixture((0.0,), (1.0,))
 

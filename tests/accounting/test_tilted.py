@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tacita import accounting as acc
+from tacita.accounting._line_pairs import GaussianPair
 from tacita.accounting._loss_law import LossLaw
-from tacita.accounting._pairs import GaussianPair
 from tacita.accounting._tilted import composed, moments
 
 SMALL = LossLaw(0.5, -1, np.array([0.25, 0.125, 0.5, 0.0, 0.125]), 0.0)
@@ -70,8 +70,8 @@ def test_a_window_that_is_too_small_is_still_an_upper_bound(lowest):
 
 
 def test_laws_on_a_coarser_grid_compose_with_finer_ones():
-    fine = GaussianPair((0.3,)).law(2.0**-8, (-4.0, 4.0), swapped=False)
-    coarse = GaussianPair((0.4,)).law(2.0**-6, (-5.0, 5.0), swapped=False)
+    fine = GaussianPair(0.3).law(2.0**-8, (-4.0, 4.0), swapped=False)
+    coarse = GaussianPair(0.4).law(2.0**-6, (-5.0, 5.0), swapped=False)
     total = composed([(fine, 1), (coarse, 1)], 5.0, -1.0, 2**11, 9.0)
     for epsilon in (0.0, 1.0, 2.5):
         exact = acc.gaussian_delta(0.5, epsilon)

@@ -13,7 +13,8 @@ from tacita import accounting as acc
 from tacita.accounting._line_pairs import EnvelopePair, MixturePair, ReplacedPair
 from tacita.accounting._mixed_pair import MixedPair
 from tacita.accounting._pld_accountant import directions
-from tacita.accounting.events.mixtures import UNAMPLIFIED_RATIO
+from tacita.accounting.events.gaussian_sums import UNAMPLIFIED_RATIO
+from tacita.accounting.renyi_curve import RenyiCurve
 from tacita.errors import BudgetExceededError, UnsupportedEventError
 from tacita.hardened import discrete
 from tacita.linear import SecondMomentEvent
@@ -229,7 +230,7 @@ def test_epsilon_falls_with_the_limit_to_that_of_poisson_and_rises_with_the_reco
 def test_the_renyi_curve_is_above_the_pair_and_near_it(relation, size):
     law = truncated(0.1, size, 150)
     spend = acc.Spend(event(law, relation, 2.0), 20)
-    by_curve = acc.accountant._rdp_epsilon(spend.guarantee.rdp(acc.accountant.ORDERS), DELTA)
+    by_curve = RenyiCurve([spend.guarantee.rdp]).epsilon(DELTA)
     assert epsilon(law, 20, relation, 2.0) < by_curve < 1.5 * epsilon(law, 20, relation, 2.0)
 
 

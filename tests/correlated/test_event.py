@@ -10,7 +10,7 @@ import pytest
 
 from tacita import accounting as acc
 from tacita.accounting._allocation_pair import AllocationPair
-from tacita.accounting._pairs import GaussianPair
+from tacita.accounting._line_pairs import GaussianPair
 from tacita.accounting._pld_accountant import DeltaQuery, EpsilonQuery, _larger
 from tacita.correlated import CorrelatedEvent
 from tacita.correlated import event as correlated
@@ -141,7 +141,7 @@ def test_overlaps_are_those_of_every_two_groups(batches, queries):
         largest = gram[one_class & ~np.eye(batches, dtype=bool)].max()
         assert correlated._within(found, classes) == pytest.approx(largest, abs=1e-12)
         (*shared, (allocation, _)) = parts(classes, (4, 0.6, queries), batches, 2.0)
-        common = sum(pair.mus[0] ** 2 for pair, _ in shared)
+        common = sum(pair.mu**2 for pair, _ in shared)
         assert common >= largest / 4
         assert common + allocation.ratio**2 >= found[0] / 4
         seen = [(np.arange(min(queries, batches)) % classes == one).sum() for one in range(classes)]
@@ -244,7 +244,7 @@ def test_what_is_not_claimed_is_refuted():
     last = np.linalg.norm(movement(column(*strategy), 2, 10)[:-1]) ** 2 / noise_std**2
     assert claimed(parts(1, strategy, batches, noise_std), 0.5, swapped=False) > true
     for wrong_whole, wrong_common in ((whole, 0.0), (last, 0.95 * last), (10 / noise_std**2, 0.0)):
-        shared = ((GaussianPair((math.sqrt(wrong_common),)), 1),) if wrong_common else ()
+        shared = ((GaussianPair(math.sqrt(wrong_common)), 1),) if wrong_common else ()
         own = ((AllocationPair(2, math.sqrt(wrong_whole - wrong_common), 2), 1),)
         assert claimed((*shared, *own), 0.5, swapped=False) < 0.98 * true
 

@@ -175,7 +175,7 @@ def test_the_event_is_that_of_the_strategy():
 
 def test_the_noise_is_held_against_what_is_paid_for():
     inner = plain_event(acc.CyclicLaw(5, own_coin=True))
-    paid = acc.AssumingEvent(relation=inner.relation, inner=correlated(3, 0.6).event(inner), assumption_text="all.")
+    paid = acc.ConditionalEvent(relation=inner.relation, inner=correlated(3, 0.6).event(inner), condition_text="all")
     correlated(3, 0.6).check_paid(paid, {"g": 2.0})
     with pytest.raises(LedgerError, match="promises 2"):
         correlated(3, 0.6).check_paid(paid, {"g": 1.9})

@@ -9,8 +9,8 @@ from scipy import stats
 from scipy.special import logsumexp
 
 from tacita import accounting as acc
-from tacita.accounting.accountant import ORDERS
 from tacita.accounting.events import participations
+from tacita.accounting.renyi_curve import ORDERS
 from tacita.error_feedback import BoundedResidualEvent
 from tacita.error_feedback.participation_sensitivity import moved_by_shares
 from tests.accounting.events.feedback import BATCH, QUERIES, RATE, session_epsilon

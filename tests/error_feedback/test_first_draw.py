@@ -8,7 +8,7 @@ from scipy import stats
 
 from tacita import accounting as acc
 from tacita import error_feedback
-from tacita.accounting.accountant import ORDERS
+from tacita.accounting.renyi_curve import ORDERS
 from tacita.error_feedback.first_draw import backward_divergences, forward_divergences
 from tacita.errors import UnsupportedEventError
 from tests.accounting.events.feedback import BATCH, QUERIES, RATE, TABLE, WHOLE, session_epsilon, through_orders

@@ -143,14 +143,14 @@ def test_a_session_is_bound_to_the_local_steps():
 
 
 @pytest.mark.parametrize("method", ["loop", "program"])
-def test_a_clients_source_assumes_what_its_records_source_assumes(method):
+def test_a_clients_source_has_the_conditions_of_its_records_source(method):
     """The code of the loop meets records in a federation, too, and the statement has to say so."""
     model, data, losses, _ = network_source()
     source = NetworkSource(model, losses, data, method=method)
     guarded = GuardedSource(AVERAGING.client_source(source, 6.0), lambda error: None)
-    assert guarded.assumptions == source.assumptions
+    assert guarded.conditions == source.conditions
     oracle = oracle_of(guarded, ClippedMean(clipper=UNIT, divisor=1.0))
-    assert any("keeps nothing of a record" in words for words in oracle.ledger.assumptions) == (method == "loop")
+    assert any("keeps nothing of a record" in words for words in oracle.ledger.conditions) == (method == "loop")
 
 
 def test_a_client_traces_anew_when_it_is_asked_to():

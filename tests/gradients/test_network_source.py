@@ -353,8 +353,8 @@ def test_the_code_of_a_model_never_meets_a_record_unless_the_loop_is_asked_for(b
     with pytest.raises(UnsupportedModuleError, match=says):
         NetworkSource(*given, method=method)
     source = NetworkSource(*given, method="loop")
-    (assumed,) = source.assumptions
-    assert "ran on records, one at a time, keeps nothing" in assumed
+    (condition,) = source.conditions
+    assert "ran on records, one at a time, keeps nothing" in condition
 
 
 @pytest.mark.parametrize(

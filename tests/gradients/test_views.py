@@ -175,17 +175,6 @@ def test_views_that_the_loss_draws_come_from_the_querys_own_stream(method):
     assert not torch.allclose(found, other, atol=1e-3)
 
 
-def test_what_a_loss_holds_is_seen_through_the_mean_over_views():
-    """A batch norm that the loss refers to is refused as without views."""
-    outside = nn.BatchNorm2d(2)
-
-    def mixing(model, batch):
-        return loss_fn(model, (outside(batch[0]), batch[1]))
-
-    with pytest.raises(UnsupportedModuleError, match="BatchNorm2d"):
-        NetworkSource(network(), mean_over_views(mixing), SeveralViews(table(), 2, noisy), method="loop")
-
-
 def test_a_loss_that_is_a_mean_is_refused():
     def mean(model, batch):
         return loss_fn(model, batch).mean()

@@ -1,4 +1,4 @@
-"""User code gets copies: nothing that it writes stays in the model, whoever raises; other writes are seen."""
+"""User code gets copies: nothing that it writes stays in the model, whoever raises."""
 
 import warnings
 from contextlib import suppress
@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients import NetworkSource
 from tacita.gradients.scan import Scan
-from tacita.gradients.watched import RemembersError, declare_operator, operators
 from tests.gradients.hostile import FunctionalMaxNorm, MaxNorm
 from tests.gradients.ordinary import LENGTH, WIDTH, Model, loss, out
 
@@ -189,105 +187,6 @@ def test_an_error_of_the_users_leaves_no_trace():
     assert model.kept == []
 
 
-# --- outside of the model --------------------------------------------------------------------------------------------
-
-
-def outside(write):
-    """A loss that writes a tensor of its closure."""
-    kept = torch.zeros(WIDTH), torch.ones(WIDTH)
-
-    def loss_fn(model, batch):
-        write(batch[0].detach(), *kept)
-        return loss(model, (batch[0] - kept[0], batch[1]))
-
-    return loss_fn, kept
-
-
-WRITES = {
-    "data": lambda x, mean, var: setattr(mean, "data", x.mean(dim=(0, 1))),
-    "in place, by data": lambda x, mean, var: mean.data.copy_(x.mean(dim=(0, 1))),
-    "running statistics": lambda x, mean, var: F.batch_norm(x.flatten(0, 1), mean, var, training=True),
-    "compiled code": lambda x, mean, var: jit_write(mean, x),
-    "max_norm": lambda x, mean, var: F.embedding(
-        (x[:, 0, :1] > 0).long(), mean.view(-1, 2).add_(1), max_norm=0.1 * float(x.mean().abs())
-    ),
-    "an array": lambda x, mean, var: np.copyto(mean.numpy(), x.mean(dim=(0, 1)).numpy()),
-}
-
-
-@pytest.mark.usefixtures("unscanned")
-@pytest.mark.parametrize("name", WRITES)
-def test_what_the_loop_writes_outside_of_the_model_is_seen_and_put_right(name):
-    loss_fn, kept = outside(WRITES[name])
-    source = built(model_of(out), "loop")
-    source.loss_fn = loss_fn
-    with pytest.raises(RemembersError):
-        sums(source)
-    assert torch.equal(kept[0], torch.zeros(WIDTH))
-    assert torch.equal(kept[1], torch.ones(WIDTH))
-
-
-@pytest.mark.usefixtures("unscanned")
-def test_numbers_that_the_loop_keeps_are_seen():
-    kept = {"mean": 0.0}
-
-    def loss_fn(model, batch):
-        losses = loss(model, (batch[0] - kept["mean"], batch[1]))
-        kept["mean"] = float(batch[0].mean())
-        return losses
-
-    source = built(model_of(out), "loop")
-    source.loss_fn = loss_fn
-    with pytest.raises(RemembersError, match="the next record would meet it"):
-        sums(source)
-
-
-class KeepsInBackward(torch.autograd.Function):
-    kept: list = []  # noqa: RUF012
-
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, grad):
-        KeepsInBackward.kept.append(float(grad.sum()))
-        return grad
-
-
-@pytest.mark.usefixtures("unscanned")
-def test_what_a_backward_pass_keeps_is_seen():
-    def loss_fn(model, batch):
-        return KeepsInBackward.apply(loss(model, batch)) * KEEPS(KeepsInBackward)
-
-    source = built(model_of(out), "loop")
-    source.loss_fn = loss_fn
-    with pytest.raises(RemembersError):
-        sums(source)
-    KeepsInBackward.kept.clear()
-
-
-def KEEPS(kind):
-    return 1.0 + len(kind.kept)
-
-
-@pytest.mark.usefixtures("unscanned")
-def test_a_model_that_was_refused_in_a_query_is_refused_from_then_on():
-    """What it keeps may be where nobody can put it right."""
-    kept = []
-
-    def loss_fn(model, batch):
-        kept.append(float(batch[0].mean()))
-        return loss(model, (batch[0] - kept[0], batch[1]))
-
-    source = built(model_of(out), "loop")
-    source.loss_fn = loss_fn
-    for _ in range(2):
-        with pytest.raises(RemembersError):
-            sums(source)
-    assert len(kept) == 1
-
-
 # --- operators -------------------------------------------------------------------------------------------------------
 
 LAST = [0.0]
@@ -312,36 +211,17 @@ def calls_it(x: torch.Tensor):
     return torch.ops.tacita_tests.less_the_last(x)
 
 
-@pytest.fixture
-def undeclared(monkeypatch):
-    monkeypatch.setattr(operators, "_DECLARED", set(operators._DECLARED))
-
-
-@pytest.mark.usefixtures("undeclared")
-@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("call", [less_the_last, calls_it], ids=["plain", "compiled"])
-def test_operators_of_unknown_origin_are_refused_unless_declared(method, call):
+def test_operators_of_unknown_origin_are_refused(call):
+    """Nobody knows a batching rule of it, nor what it keeps; the loop is told by its gradients."""
+
     def forward(m, x):
         return out(m, call(x))
 
-    words = (
-        "TorchScript"
-        if (call, method) == (calls_it, "loop")
-        else r"tacita_tests::less_the_last is not PyTorch's own.*declare"
-    )
-    with pytest.raises(UnsupportedModuleError, match=words):
-        sums(built(model_of(forward), method))
-    declare_operator("tacita_tests::less_the_last")
-    if method == "loop" and call is less_the_last:
-        sums(built(model_of(lambda m, x: out(m, x + 0 * call(x))), method))
-    elif method == "program":  # nobody knows a batching rule of it
-        with pytest.raises(UnsupportedModuleError, match=words):
-            built(model_of(forward), method)
-
-
-def test_a_declared_name_has_a_namespace():
-    with pytest.raises(ValueError, match="namespace::operator"):
-        declare_operator("less_the_last")
+    with pytest.raises(UnsupportedModuleError, match=r"tacita_tests::less_the_last is not PyTorch's own"):
+        built(model_of(forward), "program")
+    with pytest.raises(UnsupportedModuleError, match=r"they keep something of them|TorchScript"):
+        built(model_of(forward), "loop")
 
 
 @pytest.mark.usefixtures("unscanned")

@@ -156,6 +156,15 @@ def test_physical_batches_give_the_same_bits(rows):
     assert torch.equal(bits(network("loop", rows)), bits(network("loop")))
 
 
+def test_a_program_that_runs_one_record_at_a_time_shows_no_companions():
+    """Whatever the order, and whoever else is there: the sum is that of the single records."""
+    source = network("program", 1)
+    order = torch.randperm(37, generator=torch.Generator().manual_seed(3))
+    assert torch.equal(bits(source), bits(source, order))
+    singles = [bits(source, torch.tensor([row])) for row in range(37)]
+    assert torch.equal(bits(source), torch.stack(singles).sum(0))
+
+
 @pytest.mark.parametrize("method", ["program"])
 def test_other_engines_agree_but_for_what_kernels_round(method):
     """Their kernels may show a record in its companions' last bits, so that no equality of bits is claimed."""

@@ -91,16 +91,16 @@ def test_blocks_have_grids_of_their_own(make_oracle):
 
 
 def test_calibration_keeps_the_target_and_the_rounding_of_the_ghost_costs_little(make_oracle):
-    def multiplier(method, form):
+    def multiplier(rows, form):
         mechanism = tacita.CalibratedGaussian(target_epsilon=2.0, target_delta=1e-5, form=form)
-        oracle = make_oracle(mechanism=mechanism, method=method)
+        oracle = make_oracle(mechanism=mechanism, max_physical_batch_size=rows)
         assert oracle.ledger.epsilon(1e-5) <= 2.0
         return oracle.noise_std["all"]
 
-    plain = multiplier("loop", tacita.GaussianMechanism)
-    assert multiplier("loop", tacita.RoundedGaussian) == plain
-    assert plain < multiplier("program", tacita.RoundedGaussian) < 1.002 * plain
-    assert plain <= multiplier("loop", tacita.DiscreteGaussian) < 1.1 * plain
+    plain = multiplier(1, tacita.GaussianMechanism)
+    assert multiplier(1, tacita.RoundedGaussian) == plain
+    assert plain < multiplier(None, tacita.RoundedGaussian) < 1.002 * plain
+    assert plain <= multiplier(1, tacita.DiscreteGaussian) < 1.1 * plain
 
 
 @pytest.mark.parametrize(("method", "sums"), [("loop", "alone"), ("program", "capped")])

@@ -400,6 +400,3 @@ def test_every_condition_of_a_source_is_stated():
     )
     assert under_conditions(event, []) is event
     assert set(under_conditions(event, iter(["a", "b", "c"])).condition.split("; ")) == {"a", "b", "c"}
-    both = under_conditions(event, ["a"], ["code keeps nothing", "nor does the loss"])
-    assert both.condition == "a"
-    assert {"code keeps nothing", "nor does the loss"} <= set(both.assumptions)

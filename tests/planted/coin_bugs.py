@@ -2,9 +2,8 @@
 
 from contextlib import contextmanager, nullcontext
 
-from tacita.gradients import functional, loop, seeds
+from tacita.gradients import engine_choice, functional, loop, seeds
 from tacita.gradients.program import writer
-from tacita.gradients.watched import operators, reachable, retention
 from tacita.ledger.journal import Journal
 from tacita.oracles import gate, gradient_oracle
 from tests.planted.plant import bug, put, swap
@@ -26,16 +25,10 @@ def draws_are_not_looked_at():
     put(writer, "nothing_drawn", nullcontext)
 
 
-@bug(82, caught_by=[COINS + "test_generators_of_the_user_are_refused"])
+@bug(82, caught_by=[COINS + "test_generators_of_the_user_are_refused[RandomState, of the model-loop]"])
 def generators_of_ones_own_accepted():
     """A generator that model or loss own goes on from one query to the next."""
-    swap(reachable.owned_generators, lambda loss_fn, model: [])
-
-
-@bug(82, caught_by=[COINS + "test_a_generator_that_nobody_reaches_is_refused_where_it_draws"])
-def any_generator_may_draw():
-    """Every generator counts as one of the process."""
-    swap(operators.is_global, lambda generator: True)
+    put(engine_choice, "_check_repeats", lambda *args: None)
 
 
 @bug(
@@ -67,12 +60,6 @@ def coins_of_the_loop_by_position():
     put(loop.LoopEngine, "_seed_record", by_place)
 
 
-@bug(84, caught_by=[WRITES + "test_operators_of_unknown_origin_are_refused_unless_declared[plain-loop]"])
-def operators_of_any_origin():
-    """An operator of the user's own may keep what a record gave it."""
-    swap(operators.check_origin, lambda func: None)
-
-
 @bug(
     53,
     85,
@@ -84,12 +71,6 @@ def operators_of_any_origin():
 def user_code_gets_the_models_own_tensors():
     """The model's own parameters and buffers are handed to its code."""
     put(functional, "_copy", lambda tensor: tensor.detach())
-
-
-@bug(54, 85, caught_by=[WRITES + "test_numbers_that_the_loop_keeps_are_seen"])
-def what_is_outside_is_not_compared():
-    """What a record's pass leaves in closures and globals is not looked for."""
-    put(retention.StateCheck, "check", lambda self: None)
 
 
 @bug(85, caught_by=[WRITES + "test_nothing_that_is_written_stays_in_the_model[unscanned-by_a_list-loop]"])

@@ -2,18 +2,10 @@
 
 from tacita.gradients.rules import lstm_steps
 from tacita.gradients.rules.derived import Derived
-from tacita.gradients.watched import retention
 from tests.planted.plant import bug, put
 
-LOOP = "tests/gradients/test_loop.py::"
 LSTM = "tests/gradients/rules/test_lstm_steps.py::"
 RULES = "tests/gradients/rules/test_derived_weights.py::"
-
-
-@bug(53, caught_by=[LOOP + "test_running_statistics_are_not_written_by_a_function"])
-def running_statistics_of_some_calls():
-    """A function writes running statistics into buffers for some records, and their versions stay as they are."""
-    put(retention, "_running", lambda func, args, kwargs: ())
 
 
 @bug(54, caught_by=[LSTM + "test_the_gradients_are_those_of_the_loop"])

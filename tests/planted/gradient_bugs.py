@@ -30,7 +30,6 @@ from tacita.gradients.program import engine as program
 from tacita.gradients.program import record as capture
 from tacita.gradients.rules import convolution, normalization, outer, rounding, rule
 from tacita.gradients.rules import uses as ghost
-from tacita.gradients.watched import retention, watched_loop
 from tacita.oracles import GradientOracle, gradient_oracle
 from tacita.oracles.updates import Updates
 from tests.planted.plant import bug, put, swap
@@ -157,52 +156,10 @@ def mode_checked_only_once():
     put(NetworkSource, "_try_again", lambda self, params: None)
 
 
-@bug(24, caught_by=[SCAN + "test_a_loss_that_keeps_tensors_outside_of_the_model_is_refused"])
+@bug(24, caught_by=[SCAN + "test_a_loss_that_keeps_something_outside_of_the_model_is_refused"])
 def loss_with_a_memory_accepted():
     """A loss keeps what it computed on one batch in a tensor outside of the model, and uses it on the next."""
-    put(watched_loop, "_remembered", lambda *args: [])
-
-
-@bug(
-    24,
-    caught_by=[
-        SCAN + "test_a_model_that_keeps_numbers_of_its_records_is_refused",
-        SCAN + "test_a_loss_that_keeps_numbers_of_its_records_is_refused",
-    ],
-)
-def numbers_kept_not_seen():
-    """A model or a loss keeps a number of each record in a dictionary, to be met by later queries."""
-    swap(retention.held, lambda loss_fn, model, *, inside=True: {})
-
-
-@bug(24, caught_by=[SCAN + "test_a_loss_that_writes_a_tensor_past_its_version_is_refused"])
-def data_writes_not_seen():
-    """A loss that writes its memory by ``.data`` leaves the version as it was, and nobody compares values."""
-    swap(retention._equal, lambda one, other: True)
-
-
-@bug(24, caught_by=[LOOP + "test_a_frozen_parameter_is_not_written_by_any_name"])
-def frozen_parameters_written():
-    """A record written into a frozen parameter by ``.data`` is published with the model."""
-    put(retention.Marks, "check_targets", lambda self, func, args, kwargs: [])
-
-
-@bug(24, caught_by=[LOOP + "test_buffers_are_not_written_by_unusual_calls"])
-def buffers_written_in_lists():
-    """A function that writes a list of tensors adds records to a buffer: only single ones are looked at."""
-    whole = retention.Marks.check_targets
-
-    def single(self, func, args, kwargs):
-        listed = isinstance(kwargs.get("out", args[0] if args else None), (tuple, list))
-        return [] if listed else whole(self, func, args, kwargs)
-
-    put(retention.Marks, "check_targets", single)
-
-
-@bug(24, caught_by=[SCAN + "test_a_module_outside_of_the_model_that_mixes_samples_is_named"])
-def batch_norm_outside_of_the_model_accepted():
-    """A batch normalisation that the loss refers to is not looked at."""
-    put(watched_loop, "reachable", lambda loss_fn, model: {})
+    put(engine_choice, "_check_repeats", lambda *args: None)
 
 
 @bug(25, caught_by=[CLIPPING + "test_contract", HOSTILE])
@@ -601,9 +558,6 @@ def uses_outside_of_rules_dropped():
 def writing_the_model_accepted():
     """A forward pass gets the model's own parameters, buffers and attributes, and may write them."""
     put(functional, "_copy", lambda tensor: tensor.detach())
-    put(retention.StateCheck, "check", lambda self: None)
-    swap(retention.nothing_is_written, lambda tree: nullcontext())
-    put(retention.Marks, "check_targets", lambda self, func, args, kwargs: [])
 
 
 @bug(
@@ -655,18 +609,6 @@ def the_model_sees_the_batch():
 def modes_taken_for_constant():
     """A model that was tried in one mode is used in another."""
     put(NetworkSource, "_try_again", lambda self, params: None)
-
-
-@bug(
-    54,
-    caught_by=[
-        HOSTILE_MODELS + "[stash_in_a_global-loop-unscanned]",
-    ],
-)
-def tensors_of_records_may_be_kept():
-    """A model may keep a record's tensors, which the next query meets."""
-    put(retention.Marks, "check_nothing_is_kept", lambda self: None)
-    put(retention.StateCheck, "check", lambda self: None)
 
 
 @bug(52, caught_by=[CHOICE + "test_a_program_that_differs_from_the_loop_is_refused"])

@@ -15,7 +15,7 @@ from tacita.accounting import (
     ShuffledEpochsLaw,
     parts,
 )
-from tacita.accounting.events.mixtures import row_chances
+from tacita.accounting.events.gaussian_sums import row_chances
 from tacita.errors import UnsupportedEventError
 from tacita.gradients import NetworkSource
 from tacita.gradients.chunked import ChunkedEngine

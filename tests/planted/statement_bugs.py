@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from tacita.accounting import curve
-from tacita.accounting.attack_accuracy import attack_accuracy
+from tacita.accounting.curve import attack_accuracy
 from tacita.ledger import sections
 from tacita.ledger.verdict import exact_score, verdict
 from tacita.report import run_charts, run_page

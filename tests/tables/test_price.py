@@ -12,8 +12,7 @@ import pytest
 import scipy.stats
 
 from tacita import accounting as acc
-from tacita.accounting.accountant import ORDERS as ACCOUNTED
-from tacita.accounting.accountant import _rdp_epsilon
+from tacita.accounting.renyi_curve import RenyiCurve
 from tacita.tables import NumberOfRuns
 from tacita.tables.run_cost import selection_event
 from tests.accounting.library_pld import library_pld
@@ -138,7 +137,7 @@ def test_the_profile_is_cheaper_than_the_curve_and_dearer_than_the_truth(mean, s
     )
     event = selection_event(inner, law)
     found = acc.epsilon([acc.Spend(event, 1)], 1e-5).epsilon
-    by_curve = _rdp_epsilon(event.guarantee(1).rdp(ACCOUNTED), 1e-5)
+    by_curve = RenyiCurve([event.guarantee(1).rdp]).epsilon(1e-5)
     worlds = winner(0.0, law), winner(mu, law)
     assert found < 0.9 * by_curve
     assert max(exact_delta(*worlds, found), exact_delta(*worlds[::-1], found)) < 1e-5

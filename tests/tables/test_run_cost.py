@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tacita import accounting as acc
-from tacita.accounting.accountant import ORDERS
+from tacita.accounting.renyi_curve import ORDERS
 from tacita.errors import LedgerError, UnsupportedEventError
 from tacita.ledger import Ledger
 from tacita.tables import NumberOfRuns

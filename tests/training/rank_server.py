@@ -35,8 +35,7 @@ def train(folder, group, kind):
         epochs=2,
         folder=folder,
         hardened=kind == "hardened",
-        method="loop" if kind == "hardened" else "auto",
-        max_physical_batch_size=4 if kind == "chunks" else None,
+        max_physical_batch_size={"hardened": 1, "chunks": 4}.get(kind),
         randomness=tacita.Randomness.insecure(0),
         process_group=group,
     )

@@ -10,7 +10,7 @@ from tests.training.test_fit import SETTINGS, problem
 
 @pytest.mark.parametrize(("hardened", "noise"), [(True, "rounded"), ("rounded", "rounded"), ("discrete", "discrete")])
 def test_fit_is_hardened_on_request(hardened, noise):
-    run = tacita.fit(*problem(), **SETTINGS, hardened=hardened, method="loop")
+    run = tacita.fit(*problem(), **SETTINGS, hardened=hardened, max_physical_batch_size=1)
     assert run.ledger.epsilon(1e-3) <= 2.0
     assert hardening(run.ledger.sessions[0].event).noise == noise
     assert "Attacks on floating-point noise are closed" in " ".join(run.statement.text.split())

@@ -5,10 +5,15 @@ nodes, mean and all: along a chord of :math:`\delta(\epsilon; \mu)`, which lies 
 at most a share :math:`\kappa` below it elsewhere. Proof: docs/derivations/dicesgd.md, "Bounded residuals".
 """
 
-import numpy as np
-from scipy.special import erfcx, log_ndtr
+from dataclasses import dataclass
+from functools import cached_property
 
-from tacita.accounting.gaussian import SMALL_MU, SQRT2
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from tacita.accounting._loss_law import ROUNDED_UP, UNIT, Intervals, connected, normal_masses
+from tacita.accounting._pairs import LEAST_TAIL, SAMPLE, ContinuousPair, Ends, PointMasses, Sample
+from tacita.accounting.gaussian import gaussian_deltas
 
 NODES_FROM = 300  # so many values stay as they are
 NODE_STEP = 2.5e-4  # between nodes: of mu, or of 1 if that is less
@@ -26,27 +31,6 @@ def mixed_deltas(epsilons: np.ndarray, chances: np.ndarray, mus: np.ndarray) -> 
     return np.where(epsilons < 0, turned, above)
 
 
-def gaussian_deltas(epsilons: np.ndarray, mus: np.ndarray) -> np.ndarray:
-    """Return Gaussian deltas at epsilons >= 0: :func:`tacita.accounting.gaussian.gaussian_delta` for arrays."""
-    epsilons, mus = np.broadcast_arrays(np.asarray(epsilons, dtype=float), np.asarray(mus, dtype=float))
-    found = np.where(np.isinf(mus), 1.0, 0.0)
-    large, small = (mus >= SMALL_MU) & np.isfinite(mus), (mus > 0) & (mus < SMALL_MU)
-    m, e = mus[large], epsilons[large]
-    upper, lower = log_ndtr(m / 2 - e / m), e + log_ndtr(-m / 2 - e / m)
-    found[large] = -np.exp(upper) * np.expm1(np.minimum(0.0, lower - upper))
-    if small.any():
-        found[small] = _small_mu_deltas(epsilons[small], mus[small])
-    return found
-
-
-def _small_mu_deltas(epsilons: np.ndarray, mus: np.ndarray) -> np.ndarray:
-    """Return deltas for small mu by Simpson's rule, as ``tacita.accounting.gaussian`` does."""
-    t = np.minimum(epsilons / mus, 45.0)
-    low, middle, high = (1 - z * np.sqrt(np.pi / 2) * erfcx(z / SQRT2) for z in (t - mus / 2, t, t + mus / 2))
-    density = np.exp(-((t - mus / 2) ** 2) / 2) / np.sqrt(2 * np.pi)
-    return np.where(t > 40, 0.0, density * mus / 6 * (low + 4 * middle + high))
-
-
 def on_fewer_nodes(chances: np.ndarray, mus: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Replace many increasing ``mus`` by few whose mean delta is at least that of all of them, at every epsilon."""
     nodes = [0]
@@ -60,3 +44,51 @@ def on_fewer_nodes(chances: np.ndarray, mus: np.ndarray) -> tuple[np.ndarray, np
     share = np.clip((mus - at[after - 1]) / (at[after] - at[after - 1]), 0.0, 1.0)
     moved = np.bincount(after - 1, chances * (1 - share), len(at)) + np.bincount(after, chances * share, len(at))
     return moved * (1 + SAG), at
+
+
+@dataclass(frozen=True)
+class ShownGaussianPair(ContinuousPair):
+    """A number is shown, then a Gaussian query of a ``mu`` that it names (section 2; bounded residuals).
+
+    Attributes:
+        mus: >= 0 and finite.
+        chances: Of each, > 0.
+        failure: Chance of an infinite loss beside them; all add up to 1.
+    """
+
+    mus: tuple[float, ...]
+    chances: tuple[float, ...]
+    failure: float = 0.0
+
+    def at(self, points: np.ndarray, *, swapped: bool) -> PointMasses:
+        mus, chances = self._arrays
+        between = np.zeros((4, len(points)))
+        below = 0.0
+        for mu, chance in zip(mus[mus > 0].tolist(), chances[mus > 0].tolist(), strict=True):
+            edges = np.append(points / mu + mu / 2, np.inf)
+            for i, shift in enumerate((mu, 0.0)):
+                found, error = normal_masses(edges - shift)
+                between[i] += chance * found
+                between[i + 2] += chance * (error + 4 * UNIT * found)
+            below += chance * float(ndtr(edges[0] - mu)) * ROUNDED_UP
+        upper, lower, *errors = between
+        more = len(mus) * UNIT  # of the sums over mus
+        intervals = Intervals.of(upper, lower, errors[0] + more * upper, errors[1] + more * lower)
+        rounding = 8 * UNIT * (float(np.abs(points).max()) + 2 * float(mus.max()) ** 2)
+        masses, infinity = connected(points, intervals, below)
+        masses[np.searchsorted(points, 0.0)] += float(chances[mus == 0].sum())
+        return masses, infinity + self.failure * ROUNDED_UP, rounding
+
+    def reach(self, tail: float, *, swapped: bool) -> Ends:
+        mus, far = self._arrays[0], -float(ndtri(max(LEAST_TAIL, min(0.5, tail))))
+        return float((mus * (mus / 2 - far)).min()), float((mus * (mus / 2 + far)).max())
+
+    def sample(self, tail: float, *, swapped: bool) -> Sample:
+        (mus, chances), far = self._arrays, -float(ndtri(max(LEAST_TAIL, min(0.5, tail))))
+        z = np.linspace(-far, far, max(SAMPLE // 20, SAMPLE // len(mus)))
+        losses = mus[:, None] * (mus[:, None] / 2 + z)
+        return losses.ravel(), (chances[:, None] * np.exp(-z * z / 2)).ravel()
+
+    @cached_property
+    def _arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        return np.array(self.mus), np.array(self.chances)

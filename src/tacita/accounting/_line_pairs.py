@@ -1,7 +1,7 @@
-r"""Dominating pairs of mixtures of Gaussians on a line: sampled sums.
+r"""Dominating pairs of mixtures of Gaussians on a line: Gaussian queries, and sampled sums.
 
 Place: _pairs -> [accounting._line_pairs] -> events of sampled sums.
-Proofs: docs/derivations/accounting.md, sections 3, 4 and 6.
+Proofs: docs/derivations/accounting.md, sections 2, 3, 4 and 6.
 """
 
 import math
@@ -82,6 +82,35 @@ class LinePair(ContinuousPair):
 
 
 @dataclass(frozen=True)
+class GaussianPair(LinePair):
+    """One Gaussian query (section 2).
+
+    Attributes:
+        mu: > 0 and finite.
+    """
+
+    mu: float
+
+    @property
+    def upper(self) -> Shifts:
+        return ((self.mu, 1.0),)
+
+    @property
+    def lower(self) -> Shifts:
+        return ((0.0, 1.0),)
+
+    def loss(self, x: np.ndarray) -> np.ndarray:
+        return self.mu * (x - self.mu / 2)
+
+    def slope(self, x: np.ndarray) -> np.ndarray:
+        return np.full_like(x, self.mu)
+
+    def cut(self, losses: np.ndarray) -> tuple[np.ndarray, float]:
+        found = losses / self.mu + self.mu / 2
+        return found, self._missed(losses, found)
+
+
+@dataclass(frozen=True)
 class MixturePair(LinePair):
     r"""A unit Gaussian whose shift is random, against the one around 0 (sections 3 and 6).
 
@@ -113,11 +142,12 @@ class MixturePair(LinePair):
         return self._loss_and_slope(x)[1]
 
     def cut(self, losses: np.ndarray) -> tuple[np.ndarray, float]:
-        found, error = self._two_shifts(losses) if self._is_sampled else self._by_newton(losses)
+        found, error = self._two_shifts(losses) if self.is_sampled else self._by_newton(losses)
         return found, error + self._missed(losses, found)
 
     @property
-    def _is_sampled(self) -> bool:
+    def is_sampled(self) -> bool:
+        """Whether it is one shift, which a coin decides on."""
         return len(self.shifts) == 2 and self.shifts[0] == 0
 
     def _two_shifts(self, losses: np.ndarray) -> tuple[np.ndarray, float]:

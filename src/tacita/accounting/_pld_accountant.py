@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tacita.accounting._aim import Aim, aim_at_delta, aim_at_epsilon, expected_epsilon
-from tacita.accounting._pairs import DominatingPair, GaussianPair, Part
+from tacita.accounting._line_pairs import GaussianPair
+from tacita.accounting._pairs import DominatingPair, Part
 from tacita.accounting._tilted import TiltedTotal
 from tacita.accounting._window import ACCURACY, MOST_POINTS, Window
 from tacita.accounting.events import Spend
@@ -115,7 +116,7 @@ class EpsilonQuery:
 
     def read(self, total: TiltedTotal, aim: Aim) -> float:
         """Return the value that is read off the total."""
-        return total.epsilon(self.asked, aim.epsilon)
+        return total.epsilon(self.asked)
 
     def lost(self, total: TiltedTotal, value: float, aim: Aim) -> float:
         """Return the share of the value that may be rounding."""
@@ -246,12 +247,12 @@ def pairs_of(spends: Sequence[Spend]) -> list[Part]:
 
 
 def pooled(parts: Sequence[Part]) -> tuple[Part, ...]:
-    """Merge equal pairs, and make one query of all plain Gaussian ones."""
+    """Merge equal pairs, and make one query of all Gaussian ones."""
     square, counted = 0.0, dict[DominatingPair, int]()
     for pair, queries in parts:
-        if isinstance(pair, GaussianPair) and pair.is_plain:
-            square += queries * pair.mus[0] ** 2
+        if isinstance(pair, GaussianPair):
+            square += queries * pair.mu**2
         else:
             counted[pair] = counted.get(pair, 0) + queries
-    gaussian = ((GaussianPair((math.sqrt(square),)), 1),) if square > 0 else ()
+    gaussian = ((GaussianPair(math.sqrt(square)), 1),) if square > 0 else ()
     return (*gaussian, *counted.items())

@@ -20,16 +20,16 @@ from functools import cached_property
 
 import numpy as np
 from scipy import fft
+from scipy.signal import lfilter
 
 from tacita.accounting._loss_law import UNIT, LossLaw
-from tacita.accounting._search import least_epsilon
 
 BUTTERFLY = 16 * UNIT  # rounding of one stage of a transform, relative to the sum of absolute values
 LEAST_MODULUS = 1e-300
 LARGEST_EXPONENT = 700.0
 STEEPEST = 20.0  # tilt times interval; above, what the nearest points weigh could underflow
-FADED = 45.0  # exp of its negative is of no weight
-FADED_MODULUS = 80.0  # and this of a frequency
+FADED_MODULUS = 80.0  # exp of its negative is of no weight, for a frequency
+ROUNDED_UP = 1 + 1e-9  # of a delta
 NEAR = -0.9  # of a squared modulus, minus 1; below, the logarithm is taken of the modulus
 
 Composed = tuple[LossLaw, int]  # a law, and how often it is composed with itself
@@ -57,34 +57,43 @@ class TiltedTotal:
     loss_error: float
     rounding: float
 
-    def rounding_share(self, epsilon: float) -> float:
-        """Return about which share of :meth:`delta` is the bound on the rounding of transforms."""
-        start = self._below(epsilon) + 1
-        found = self.masses[start : start + self._bearing]
-        weights = self._weights[: len(found)]
-        return self.rounding * float(weights.sum()) / max(1e-300, float(weights @ found))
+    def deltas(self, epsilons: np.ndarray) -> np.ndarray:
+        """Return delta at each epsilon, rounded up: linear in exp(epsilon) between two points; 1 below the window."""
+        at = np.minimum(epsilons - self.loss_error, self.losses[-1])  # delta falls: the end is a bound beyond it
+        after = np.clip(np.searchsorted(self.losses, at, side="right"), 1, len(self.losses) - 1)
+        if self.interval > LARGEST_EXPONENT:  # expm1 would overflow, and the point below is a bound, too
+            share = np.zeros_like(at)
+        else:
+            part, whole = (np.maximum(0.0, end - self.losses[after - 1]) for end in (at, self.losses[after]))
+            share = np.expm1(part) / np.expm1(whole)
+        found = (1 - share) * self._at_points[after - 1] + share * self._at_points[after]
+        return np.where(at < self.losses[0], 1.0, np.minimum(1.0, found * ROUNDED_UP))
 
     def delta(self, epsilon: float) -> float:
-        """Return delta at ``epsilon``, rounded up: linear in exp(epsilon) between two points; 1 below the window."""
-        at = epsilon - self.loss_error
-        below = self._below(at)
-        if below < 0:  # what lies below the window is not known
-            return 1.0
-        if below + 1 == len(self.losses):
-            return min(1.0, self.infinity)
-        gap, interval = at - float(self.losses[below]), self.interval
-        if interval > LARGEST_EXPONENT:  # expm1 would overflow; delta falls with epsilon, so the point below is a bound
-            at, gap, share = at - gap, 0.0, 0.0
-        else:
-            share = min(1.0, max(0.0, math.expm1(gap) / math.expm1(interval)))
-        total = (1 - share) * self._above(below) * math.exp(self.theta * gap)
-        total += share * self._above(below + 1) * math.exp(self.theta * (gap - interval))
-        logarithm = (math.log(total) if total > 0 else -math.inf) + self.log_scale - self.theta * at
-        return min(1.0, self.infinity + math.exp(min(0.0, max(logarithm, -LARGEST_EXPONENT))) * (1 + 1e-9))
+        """Return delta at ``epsilon``, as :meth:`deltas` does."""
+        return float(self.deltas(np.array(epsilon)))
 
-    def epsilon(self, delta: float, guess: float) -> float:
+    def epsilon(self, delta: float) -> float:
         """Return the smallest epsilon >= 0 in the window at ``delta``, rounded up; ``inf`` if there is none."""
-        return least_epsilon(self.delta, delta, max(0.0, self.least), float(self.losses[-1]), guess=guess)
+        least = max(0.0, self.least)
+        if self.delta(least) <= delta:
+            return least
+        at = int(np.searchsorted(-self._at_points * ROUNDED_UP, -delta))  # the first point with at most ``delta``
+        if at == len(self.losses):
+            return math.inf
+        end, (above, below) = float(self.losses[at]) + self.loss_error, self._at_points[at - 1 : at + 1] * ROUNDED_UP
+        share = float((above - delta) / (above - below))
+        found = end - self.interval
+        if self.interval <= LARGEST_EXPONENT:
+            found += math.log1p(min(1.0, share + 1e-9) * math.expm1(self.interval))
+        return min(end, found) if least <= found and self.delta(found) <= delta else end
+
+    def rounding_share(self, epsilon: float) -> float:
+        """Return about which share of :meth:`delta` is the bound on the rounding of transforms."""
+        at = max(0, int(np.searchsorted(self.losses, epsilon, side="right")) - 1)
+        rates, left = (self.theta * self.interval, (self.theta + 1) * self.interval), len(self.losses) - 1 - at
+        of_each, less = (-math.expm1(-rate * left) / math.expm1(rate) if rate else left for rate in rates)
+        return self.rounding * (of_each - less) / max(1e-300, float(self._above[at]))
 
     @property
     def least(self) -> float:
@@ -96,33 +105,25 @@ class TiltedTotal:
         """The distance between points of the window."""
         return float(self.losses[1] - self.losses[0])
 
-    def _below(self, at: float) -> int:
-        """Return the index of the last point that is not above ``at``; -1 below the window."""
-        return int(np.searchsorted(self.losses, at, side="right")) - 1
-
-    def _above(self, point: int) -> float:
-        r"""Return :math:`\sum_{k > 0} (1 - e^{-kd})\, e^{-\theta k d}` times the k-th mass above ``point``."""
-        found = self.masses[point + 1 : point + 1 + self._bearing]
-        total = float(self._weights[: len(found)] @ found)
-        if point + 1 + len(found) < len(self.masses):  # what is beyond weighs at most this much
-            total += math.exp(-self.theta * (len(found) + 1) * self.interval) * self._whole
-        return total
+    @cached_property
+    def _at_points(self) -> np.ndarray:
+        """Delta at each point of the window, which falls."""
+        with np.errstate(divide="ignore"):
+            logs = np.log(self._above) + self.log_scale - self.theta * self.losses
+        found = np.where(self._above > 0, np.exp(np.clip(logs, -LARGEST_EXPONENT, 0.0)), 0.0) * (1 + 1e-15 * len(logs))
+        return np.minimum.accumulate(np.minimum(1.0, found + self.infinity))
 
     @cached_property
-    def _bearing(self) -> int:
-        """The number of points above epsilon that are added up one by one."""
-        spread = FADED / max(self.theta, 1e-300) / self.interval
-        return int(min(len(self.losses), spread + 2))
+    def _above(self) -> np.ndarray:
+        r"""At each point :math:`\sum_{k > 0} (1 - e^{-kd})\, e^{-\theta k d}` times the k-th mass above it.
 
-    @cached_property
-    def _weights(self) -> np.ndarray:
-        """The weights of the points above a point of the window."""
-        gaps = np.arange(1, self._bearing + 1) * self.interval
-        return np.exp(-self.theta * gaps) * -np.expm1(-gaps)
-
-    @cached_property
-    def _whole(self) -> float:
-        return float(self.masses.sum())
+        By the recursion from above of this sum and of the one without the first factor. No term is negative, so nothing
+        cancels, and rounding is at most a few units a point.
+        """
+        fading, less = math.exp(-self.theta * self.interval), math.exp(-self.interval)
+        whole = lfilter([fading], [1.0, -fading], self.masses[::-1])
+        found = lfilter([-math.expm1(-self.interval)], [1.0, -fading * less], np.append(0.0, whole[:-1]))
+        return np.asarray(found)[::-1]
 
 
 def composed(

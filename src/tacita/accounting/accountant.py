@@ -19,9 +19,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-
-import numpy as np
-from dp_accounting.rdp import rdp_privacy_accountant
+from typing import TYPE_CHECKING
 
 from tacita import _validate
 from tacita.accounting._pld_accountant import (
@@ -32,10 +30,13 @@ from tacita.accounting._pld_accountant import (
     pld_epsilon,
 )
 from tacita.accounting.events import Event, Spend
+from tacita.accounting.events.event import all_known
 from tacita.accounting.gaussian import delta_above, gaussian_epsilon
 from tacita.errors import UnsupportedEventError
 
-ORDERS = np.array([*rdp_privacy_accountant.DEFAULT_RDP_ORDERS, 2048.0])
+if TYPE_CHECKING:
+    from tacita.accounting.renyi_curve import RenyiCurve
+
 CLOSED_FORM = "closed form of the Gaussian (exact)"
 SESSION_FORM = "closed form of the session"
 UNSAMPLED = "closed form of the Gaussian, sampling not counted on"
@@ -44,7 +45,6 @@ RDP = "RDP (dp_accounting)"
 NOTHING = "nothing was released"
 NON_PRIVATE = "non-private: a session without noise"
 NO_DELTA_LEFT = "the additive failure probabilities leave no delta"
-LOST_MOMENT = 1e-12  # stands for the logarithm of a moment that was rounded to 0
 LEAST_LOG_DELTA = -80.0  # where a search over delta begins
 MOST_ROUNDS = 200  # of the iteration that finds a coupled epsilon
 
@@ -201,7 +201,7 @@ def _epsilons(spends: tuple[Spend, ...], delta: float) -> Iterator[Computed]:
         yield gaussian_epsilon(math.hypot(*known), delta), UNSAMPLED
     curve = _rdp(spends)
     if curve is not None:
-        yield _rdp_epsilon(curve, delta), RDP
+        yield curve.epsilon(delta), RDP
 
 
 def _least_delta(spends: tuple[Spend, ...], epsilon: float) -> Computed:
@@ -215,7 +215,7 @@ def _least_delta(spends: tuple[Spend, ...], epsilon: float) -> Computed:
             return min(found)
     curve = _rdp(spends)
     if curve is not None:
-        found.append((_rdp_delta(curve, epsilon), RDP))
+        found.append((curve.delta(epsilon), RDP))
     if len(found) == 1 and found[0][0] == 1:
         log_delta = LEAST_LOG_DELTA + _inverted(
             lambda above: _in_parts(spends, math.exp(LEAST_LOG_DELTA + above))[0], epsilon, most=-LEAST_LOG_DELTA
@@ -227,7 +227,7 @@ def _least_delta(spends: tuple[Spend, ...], epsilon: float) -> Computed:
 def _in_parts(spends: tuple[Spend, ...], delta: float) -> Computed:
     """Add up epsilons of events with a PLD, events with only a curve, and each other event, at equal parts of delta."""
     with_pld = tuple(spend for spend in spends if has_pld(spend))
-    with_curve = tuple(spend for spend in spends if spend not in with_pld and _rdp((spend,)) is not None)
+    with_curve = tuple(spend for spend in spends if spend not in with_pld and spend.guarantee.rdp is not None)
     rest = [(spend,) for spend in spends if spend not in with_pld and spend not in with_curve]
     parts = [part for part in (with_pld, with_curve, *rest) if part]
     if len(parts) < 2:
@@ -259,37 +259,14 @@ def _gap(spends: Sequence[Spend]) -> float:
     return math.fsum(spend.guarantee.coupling_gap for spend in spends)
 
 
-def _rdp(spends: Sequence[Spend]) -> np.ndarray | None:
-    curves = [spend.guarantee.rdp for spend in spends]
-    known = [curve(ORDERS) for curve in curves if curve is not None]
-    return np.sum(known, axis=0) if len(known) == len(curves) else None
+def _rdp(spends: Sequence[Spend]) -> "RenyiCurve | None":
+    """Return the Rényi curve of all sessions together; ``None`` if one of them has none."""
+    curves = all_known(spend.guarantee.rdp for spend in spends)
+    if curves is None:
+        return None
+    from tacita.accounting.renyi_curve import RenyiCurve  # loaded where it is asked for
 
-
-def _rdp_epsilon(curve: np.ndarray, delta: float) -> float:
-    """Return epsilon of a curve; orders without a finite bound are left out."""
-    orders, values = _usable(curve)
-    if not len(orders):
-        return math.inf
-    return float(rdp_privacy_accountant.compute_epsilon(orders.tolist(), values.tolist(), delta)[0])
-
-
-def _rdp_delta(curve: np.ndarray, epsilon: float) -> float:
-    """Return delta of a curve: Canonne, Kamath and Steinke (2020), Proposition 12, or sqrt(1 - exp(-divergence)).
-
-    dp_accounting has the same two bounds, but its 1 - exp(-divergence) vanishes below 1e-16.
-    """
-    orders, values = _usable(curve)
-    if not len(orders):
-        return 1.0
-    logs = (orders - 1) * (values - epsilon + np.log1p(-1 / orders)) - np.log(orders)
-    return min(1.0, math.exp(min(0.0, float(logs.min()))), math.sqrt(-math.expm1(-float(values.min()))))
-
-
-def _usable(curve: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the orders with a finite bound, and the bounds. A zero in a curve that is not 0 is a lost moment."""
-    finite = np.isfinite(curve)
-    orders, values = ORDERS[finite], curve[finite]
-    return orders, np.where((values > 0) | ~np.any(curve), values, LOST_MOMENT / (orders - 1))
+    return RenyiCurve(curves)
 
 
 def _has_closed_form(spend: Spend) -> bool:

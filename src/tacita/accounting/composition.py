@@ -5,17 +5,21 @@ Proofs: docs/derivations/composition.md.
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tacita.accounting import accountant
 from tacita.accounting.accountant import Bound
 from tacita.accounting.curve import PrivacyCurve, privacy_curve, worst_curve
 from tacita.accounting.events import Spend
-from tacita.accounting.gaussian_filter import GaussianFilter
 from tacita.accounting.parts import Part, record_classes
-from tacita.accounting.renyi_filter import RenyiFilter
+
+if TYPE_CHECKING:
+    from tacita.accounting.gaussian_filter import GaussianFilter
+    from tacita.accounting.renyi_filter import RenyiFilter
+
+    Filter = RenyiFilter | GaussianFilter
 
 Charge = tuple[Part | None, Spend]  # which records are charged, and what
-Filter = RenyiFilter | GaussianFilter
 
 
 def worst_bound(charges: Sequence[Charge], delta: float) -> Bound:
@@ -33,7 +37,7 @@ def worst_privacy_curve(charges: Sequence[Charge]) -> PrivacyCurve:
     return worst_curve([privacy_curve(spends) for spends in _classes(charges)])
 
 
-def worst_divergence(charges: Sequence[Charge], rule: Filter) -> float:
+def worst_divergence(charges: Sequence[Charge], rule: "Filter") -> float:
     """Return the largest divergence, as ``rule`` counts it, over the classes of records."""
     return max(rule.divergence(spends) for spends in _classes(charges))
 

@@ -1,9 +1,9 @@
-r"""The privacy curve of a composition, :math:`\delta(\epsilon)` for every epsilon, and what follows from all of it.
+r"""The privacy curve of a composition, :math:`\delta(\epsilon)` for every epsilon, and what an attacker gains from it.
 
 Place: accountant, composition -> [accounting.curve] -> ledger, statement and report.
 Sources: Blackwell (1953) by way of Dong, Roth and Su (2022), Proposition 2.13 (the trade-off curve from all deltas);
-Gomez et al. (2025), https://arxiv.org/abs/2503.10945 (mu beside epsilon). Proofs: docs/derivations/accounting.md,
-section 12.
+Gomez et al. (2025), https://arxiv.org/abs/2503.10945 (mu beside epsilon); Kairouz, Oh and Viswanath (2015), Theorem 2.1
+(the region of both error rates). Proofs: docs/derivations/accounting.md, section 12.
 """
 
 import math
@@ -15,17 +15,17 @@ from scipy.special import ndtr
 
 from tacita import _validate
 from tacita.accounting import accountant
-from tacita.accounting._gaussian_mixture import gaussian_deltas
 from tacita.accounting._pld_accountant import has_pld, pairs_of
 from tacita.accounting._profiles import profile
 from tacita.accounting.events import Spend
-from tacita.accounting.gaussian import ROOM
+from tacita.accounting.gaussian import ROOM, gaussian_deltas
 
 POINTS = 400  # epsilons at which a curve is held against that of mu
 LARGEST_EPSILON = 700.0
 ROUNDED_UP = 1 + 1e-9
 LARGEST_MU = 1e6
 CLOSE = 1e-6  # relative, of mu
+ACCURACY_ROUNDING = 4 * 2.0**-53  # of the few operations of an attacker's accuracy, relative
 
 Deltas = Callable[[np.ndarray], np.ndarray]
 
@@ -161,6 +161,44 @@ def worst_curve(curves: Sequence[PrivacyCurve]) -> PrivacyCurve:
     )
 
 
+def attack_accuracy(epsilon: float, delta: float, *, prior: float = 0.5) -> float:
+    r"""Return the largest chance that an attacker is right who must tell two neighbouring data sets apart.
+
+    The attacker knows all other units, holds one of the two data sets for the true one with probability ``prior``
+    before, sees everything that was released, and names one of them. Over the releases and the attacker's belief, the
+    guess is right with probability at most
+
+    .. math:: \max\left(1 - \frac{1 - \delta}{1 + e^{\epsilon}},\; p + (1 - p) \delta,\; 1 - p + p \delta\right),
+              \qquad p = \text{prior}.
+
+    Guarantee: an upper bound for every method that is (epsilon, delta)-private under the neighbouring relation, rounded
+    up. At ``prior`` 1/2 it is :math:`(e^\epsilon + \delta) / (1 + e^\epsilon)`.
+
+    Args:
+        epsilon: >= 0; ``inf`` for no guarantee.
+        delta: In [0, 1).
+        prior: The attacker's belief before, in (0, 1).
+
+    Raises:
+        ValueError: An argument is out of range.
+
+    Example:
+        >>> [round(attack_accuracy(epsilon, 1e-5), 3) for epsilon in (0.0, 0.1, 1.0, 4.0)]
+        [0.5, 0.525, 0.731, 0.982]
+        >>> round(attack_accuracy(1.0, 1e-5, prior=0.9), 3)  # the prior alone is right more often
+        0.9
+    """
+    if not epsilon >= 0:
+        raise ValueError(f"epsilon must be >= 0, got {epsilon!r}.")
+    _validate.below_one("delta", delta)
+    _validate.inside("prior", prior)
+    if epsilon == math.inf:
+        return 1.0
+    told_apart = 1 - (1 - delta) / (1 + math.exp(min(epsilon, LARGEST_EPSILON)))
+    likelier = max(prior, 1 - prior)
+    return min(1.0, max(told_apart, likelier + (1 - likelier) * delta) * (1 + ACCURACY_ROUNDING))
+
+
 def curve_accuracy(deltas: Deltas, *, prior: float = 0.5) -> float:
     r"""Return the largest chance that an attacker is right, from the curve and not from one of its points.
 
@@ -184,4 +222,4 @@ def curve_accuracy(deltas: Deltas, *, prior: float = 0.5) -> float:
     likelier = max(prior, 1 - prior)
     at = max(0.0, math.log(likelier / (1 - likelier))) / ROUNDED_UP  # delta falls: a smaller epsilon is a bound
     found = likelier + (1 - likelier) * float(deltas(np.array([at]))[0])
-    return min(1.0, found * (1 + 4 * 2.0**-53))
+    return min(1.0, found * (1 + ACCURACY_ROUNDING))

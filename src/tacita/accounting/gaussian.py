@@ -8,6 +8,7 @@ Source: Balle and Wang (2018), Theorem 8, https://arxiv.org/abs/1805.06530.
 import math
 from collections.abc import Callable
 
+import numpy as np
 from scipy.optimize import brentq
 from scipy.special import erfcx, log_ndtr
 
@@ -31,15 +32,19 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
     """
     if epsilon < 0:  # the other direction: H_g(P|Q) = 1 - g + g H_{1/g}(Q|P)
         return -math.expm1(epsilon) + math.exp(epsilon) * gaussian_delta(mu, -epsilon)
-    if mu == 0 or epsilon == math.inf:
-        return 0.0
-    if mu == math.inf:
-        return 1.0
-    if mu < SMALL_MU:
-        return _small_mu_delta(mu, epsilon)
-    upper = float(log_ndtr(mu / 2 - epsilon / mu))
-    lower = epsilon + float(log_ndtr(-mu / 2 - epsilon / mu))
-    return max(0.0, -math.exp(upper) * math.expm1(min(0.0, lower - upper)))
+    return float(gaussian_deltas(np.array(epsilon), np.array(mu)))
+
+
+def gaussian_deltas(epsilons: np.ndarray, mus: np.ndarray) -> np.ndarray:
+    """Return the same at many epsilons >= 0, or for many ``mus``."""
+    epsilons, mus = np.broadcast_arrays(np.asarray(epsilons, dtype=float), np.asarray(mus, dtype=float))
+    found = np.where(np.isinf(mus), 1.0, 0.0)
+    large, small = (mus >= SMALL_MU) & np.isfinite(mus), (mus > 0) & (mus < SMALL_MU)
+    m, e = mus[large], epsilons[large]
+    upper, lower = log_ndtr(m / 2 - e / m), e + log_ndtr(-m / 2 - e / m)
+    found[large] = -np.exp(upper) * np.expm1(np.minimum(0.0, lower - upper))
+    found[small] = _small_mu_deltas(epsilons[small], mus[small])
+    return np.where(np.isinf(epsilons), 0.0, found)
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
@@ -98,18 +103,16 @@ def sampled_delta_above(sample_rate: float, mu: float, epsilon: float) -> float:
     return sample_rate * delta_above(mu, max(0.0, amplified - rounding))
 
 
-def _small_mu_delta(mu: float, epsilon: float) -> float:
-    r"""Return delta at a small mu, where the two terms of the formula cancel.
+def _small_mu_deltas(epsilons: np.ndarray, mus: np.ndarray) -> np.ndarray:
+    r"""Return deltas for small mu, where the two terms of the formula cancel.
 
     With the Mills ratio :math:`R = (1 - \Phi)/\varphi` and :math:`t = \epsilon/\mu` it is
     :math:`\varphi(t - \mu/2) \int (1 - z R(z)) dz` over :math:`t \mp \mu/2`: Simpson's rule, error of relative mu^4.
     """
-    t = epsilon / mu
-    if t > 40:  # below the smallest float
-        return 0.0
-    low, middle, high = (1 - z * math.sqrt(math.pi / 2) * float(erfcx(z / SQRT2)) for z in (t - mu / 2, t, t + mu / 2))
-    density = math.exp(-((t - mu / 2) ** 2) / 2) / math.sqrt(2 * math.pi)
-    return density * mu / 6 * (low + 4 * middle + high)
+    t = np.minimum(epsilons / mus, 45.0)
+    low, middle, high = (1 - z * np.sqrt(np.pi / 2) * erfcx(z / SQRT2) for z in (t - mus / 2, t, t + mus / 2))
+    density = np.exp(-((t - mus / 2) ** 2) / 2) / np.sqrt(2 * np.pi)
+    return np.where(t > 40, 0.0, density * mus / 6 * (low + 4 * middle + high))  # beyond, below the smallest float
 
 
 def _first_within(value: float, holds: Callable[[float], bool]) -> float:

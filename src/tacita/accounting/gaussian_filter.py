@@ -10,6 +10,7 @@ docs/derivations/composition.md, section 5. The guarantee is that of the budget,
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from tacita import _validate
 from tacita.accounting.events import Spend
@@ -33,6 +34,8 @@ class GaussianFilter:
 
     max_epsilon: float
     max_delta: float
+
+    whole_curve: ClassVar[bool] = True  # whether delta at every epsilon is no looser than it has to be
 
     def __post_init__(self):
         _validate.positive("max_epsilon", self.max_epsilon)

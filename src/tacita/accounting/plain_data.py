@@ -16,8 +16,13 @@ from typing import Any, ClassVar, Self
 from tacita.accounting.relations import RELATIONS, NeighboringRelation
 from tacita.errors import LedgerError
 
-# The rooms whose classes ledgers may name although the core imports none of them.
+# Where classes stand that ledgers may name although the core imports none of them.
 SYSTEMS = (
+    "accounting.events.counts",
+    "accounting.events.coupled",
+    "accounting.events.hardened",
+    "accounting.events.laplace",
+    "accounting.events.mixtures",
     "clipped_sgd",
     "convex",
     "correlated",
@@ -91,9 +96,11 @@ class PlainData(ABC):
 
     @classmethod
     def _kind_of_a_system(cls, name: str) -> type["PlainData"] | None:
-        """Import the systems, whose classes join the family as they are defined, and look again."""
+        """Import one system after the other, whose classes join the family as they are defined, and look again."""
         for system in SYSTEMS:
             importlib.import_module(f"tacita.{system}")
+            if name in cls.kinds:
+                break
         return cls.kinds.get(name)
 
 

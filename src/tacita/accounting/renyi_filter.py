@@ -11,6 +11,7 @@ far.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -40,6 +41,8 @@ class RenyiFilter:
     order: float
     max_epsilon: float
     max_delta: float
+
+    whole_curve: ClassVar[bool] = False  # whether delta at every epsilon is no looser than it has to be
 
     def __post_init__(self):
         if not (1 < self.order < math.inf):

@@ -90,7 +90,7 @@ class _ShuffleOracle(ABC):
                 f'calibration="{calibration}" does not reach epsilon {epsilon:g} here, but {spent:g}: use "least".'
             )
         self.sums = replace(sums, bits=NoiseBits(grid=inner.grid, noise_bits=inner.noise_bits, bit_prob=inner.bit_prob))
-        self.event = under_conditions(inner, self.source.conditions, self.source.assumptions)
+        self.event = under_conditions(inner, self.source.conditions)
         session = payment.session_for(
             "oracle",
             self.event,

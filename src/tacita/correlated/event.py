@@ -16,7 +16,8 @@ import numpy as np
 
 from tacita.accounting._aim import expected_epsilon
 from tacita.accounting._allocation_pair import LARGEST_RATIO, AllocationPair
-from tacita.accounting._pairs import GaussianPair, Part
+from tacita.accounting._line_pairs import GaussianPair
+from tacita.accounting._pairs import Part
 from tacita.accounting._pld_accountant import epsilon_of
 from tacita.accounting.events.event import NoiseSettings
 from tacita.accounting.events.gaussian_sums import GaussianSumEvent
@@ -188,7 +189,7 @@ def parts_of_classes(
         return None
     each = groups // classes
     allocation = AllocationPair(each, own, min(each, -(-queries // classes)))
-    shared = ((GaussianPair((ratio * math.sqrt(common),)), 1),) if common > 0 else ()
+    shared = ((GaussianPair(ratio * math.sqrt(common)), 1),) if common > 0 else ()
     return (*shared, (allocation, 1))
 
 

@@ -19,10 +19,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from tacita.distributed.process_group import Ranks
+from tacita.distributed.reachable import reachable
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.functional import LossFn
 from tacita.gradients.processes import WholeModel, fsdp_modules, is_dtensor
-from tacita.gradients.watched.reachable import reachable
 
 FSDP = "torch.distributed.fsdp"  # where everything is defined that FSDP attaches to a module
 _FOREIGN = ("torch.distributed.tensor", "torch.distributed._composable.replicate")  # hooks of other parallelism

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from tacita import _validate
 from tacita.accounting.events.event import NoiseSettings, over_noise
-from tacita.accounting.events.gaussian_sums import amplifies
+from tacita.accounting.events.gaussian_sums import Mixture, amplifies, mixture_guarantee, row_chances
 from tacita.accounting.events.guarantee import Guarantee, gaussian
-from tacita.accounting.events.mixtures import Mixture, mixture_guarantee, row_chances
 from tacita.accounting.events.sampled import Proof, SampledEvent, indexed
 from tacita.accounting.relations import moved
 from tacita.accounting.sampling_laws import (

@@ -52,10 +52,6 @@ class GuardedSource(GradientSource):
         return self._source.num_rows
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
-        return self._source.assumptions
-
-    @property
     def conditions(self) -> tuple[str, ...]:
         return self._source.conditions
 

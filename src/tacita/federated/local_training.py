@@ -61,10 +61,6 @@ class LocalTraining(GradientSource):
         return self._source.num_rows
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
-        return self._source.assumptions
-
-    @property
     def conditions(self) -> tuple[str, ...]:
         return self._source.conditions
 

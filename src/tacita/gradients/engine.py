@@ -161,11 +161,6 @@ class GradientSource(ABC):
         yield params
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
-        """Assumptions of the guarantee that are enforced as far as can be seen: the statement lists each."""
-        return ()
-
-    @property
     def conditions(self) -> tuple[str, ...]:
         """Conditions of the guarantee that nobody enforces: the statement prints each, and then no epsilon."""
         return ()

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -13,8 +12,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.batches import flatten, tensors_in
 from tacita.gradients.chunked import Chunk, ChunkedEngine
-from tacita.gradients.functional import LossFn, ZeroedMemory
-from tacita.gradients.loop import LoopEngine
+from tacita.gradients.functional import LossFn
+from tacita.gradients.loop import KEEPS_NOTHING, LoopEngine
 from tacita.gradients.probe import ROWS, evaluating, row
 from tacita.gradients.program import ProgramEngine, Programs
 from tacita.gradients.seeds import generators_kept, seeded
@@ -24,44 +23,39 @@ METHODS = ("auto", "program", "loop")
 GRADIENT_BYTES = 2**28  # of gradients that the loop holds at once if the caller sets no physical batch size
 WAYS_OUT = (
     'Rewrite that; or pass method="loop", which runs the code of the model and the loss on records, one at a time: it '
-    "takes several times to a hundred times as long, and the guarantee then rests on that code's keeping nothing of a "
-    "record, which the statement says."
+    "takes several times to a hundred times as long, and the guarantee then has the condition that this code keeps "
+    "nothing of a record."
 )
-
-
 _DRAWS = torch.Tag.nondeterministic_seeded
 
 
 class MethodChoice:
-    """What serves a network: programs, or the loop (``watched/``).
+    """What serves a network.
 
     Args:
-        programs: The programs of the network; ``None`` without a record to take shapes from.
-
-    Attributes:
         method: ``"program"`` or ``"loop"``.
-        assumptions: As of :class:`~tacita.gradients.GradientSource`.
+        programs: The programs of the network; ``None`` for the loop, and without a record to take shapes from.
     """
 
-    method = "program"
-    assumptions: tuple[str, ...] = ()
+    def __init__(self, method: str, programs: Programs | None = None) -> None:
+        self.method, self.programs = method, programs
 
-    def __init__(self, programs: Programs | None = None) -> None:
-        self.programs = programs
-
-    def conditions(self, loss_fn: LossFn) -> tuple[str, ...]:
-        """Return the conditions of the guarantee that nobody enforces."""
-        return ()
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """The conditions of the guarantee that nobody enforces."""
+        return (KEEPS_NOTHING,) if self.method == "loop" else ()
 
     def engine(self, model: nn.Module, loss_fn: LossFn, *args: Any, **kwargs: Any) -> ChunkedEngine:
         """Return an engine of one batch; the arguments are those of :class:`ChunkedEngine`."""
+        if self.method == "loop":
+            return LoopEngine(model, loss_fn, *args, **kwargs)
         engine = ProgramEngine(model, loss_fn, *args, **kwargs)
         engine.programs = self.programs
         engine.prepare()
         return engine
 
     def check(self, model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], probe: Any) -> None:
-        """Try it in the model's present modes: a program is traced, and held against the loop on synthetic rows.
+        """Try it on synthetic rows in the model's present modes, and hold it against the loop on a record alone.
 
         Args:
             model: The network.
@@ -72,6 +66,8 @@ class MethodChoice:
         Raises:
             UnsupportedModuleError: It cannot serve the model; the message says why, and the ways out.
         """
+        if self.method == "loop" and probe is not None:
+            _check_repeats(LoopEngine(model, loss_fn, params, [], torch.arange(0), seed=1), probe)
         if self.programs is None:
             return
         with refusing(self.method):
@@ -115,14 +111,13 @@ def choose_method(method: str, model: nn.Module, loss_fn: LossFn, *, like: Any) 
         like: A batch of at least one row, for its shapes and dtypes; ``None`` if there is none.
 
     Raises:
-        UnsupportedModuleError: The loop does not serve what the model or the loss refer to.
         ValueError: ``method`` is not one of ``METHODS``.
     """
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}.")
-    if method == "loop":  # its watchers are nobody else's
-        return import_module("tacita.gradients.watched").choose(model, loss_fn)
-    return MethodChoice(None if like is None else Programs(model, loss_fn, like))
+    if method == "loop":
+        return MethodChoice("loop")
+    return MethodChoice("program", None if like is None else Programs(model, loss_fn, like))
 
 
 @contextmanager
@@ -172,6 +167,23 @@ def _in_words(error: Exception) -> str:
     return cause or f"{type(error).__name__}: {line}"
 
 
+def _check_repeats(engine: LoopEngine, probe: Any) -> None:
+    """Raise ``UnsupportedModuleError`` if a synthetic row has another loss or gradient once others were met."""
+    chunk = Chunk(probe, ROWS, 0, labels=torch.arange(ROWS))
+
+    def seen(loss: Tensor, params: dict[str, Tensor]) -> list[Tensor]:
+        return [loss.detach(), *engine.grads_of(loss, params).values()]
+
+    with refusing("loop"), generators_kept(engine._device):
+        first, *_, again = engine.each_record(chunk, (*range(ROWS), 0), seen)
+    if not all(torch.allclose(a, b, equal_nan=True) for a, b in zip(first, again, strict=True)):
+        raise UnsupportedModuleError(
+            "a record has another loss or gradient once the model and the loss have met others: they keep something "
+            "of them, count, or draw from a generator of their own. Let them depend on parameters and the batch alone; "
+            "count outside of them; draw in __init__, or from the global generator (torch.rand_like(x), dropout)."
+        )
+
+
 def _difference(engine: ChunkedEngine, definition: ChunkedEngine) -> str:
     """Name a parameter whose gradient differs from the definition's by more than rounding; empty if there is none.
 
@@ -179,7 +191,7 @@ def _difference(engine: ChunkedEngine, definition: ChunkedEngine) -> str:
     """
     groups = {name: (name,) for name in definition.shapes}
     device = next(iter(definition.params.values())).device
-    with seeded(0, device), ZeroedMemory(), _Precision() as precision:
+    with seeded(0, device), _Precision() as precision:
         expected = definition.weighted_sums(torch.ones_like, groups)
     with seeded(0, device):
         got = engine.weighted_sums(torch.ones_like, groups)

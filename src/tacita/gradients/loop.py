@@ -1,37 +1,40 @@
 """The definition of per-sample gradients: one sample at a time, by autograd. Private.
 
-Every fast engine must equal it, and is held against it on synthetic rows. On records it runs watched alone
-(``watched/``), and only if a user asks for it. Proof of what keeps them apart: docs/derivations/per-record-engine.md,
-section 8.
+Every program must equal it, and is held against it on synthetic rows. On records it runs only if a user asks for it:
+user code then meets them, and the guarantee has the condition ``KEEPS_NOTHING``. Why one record moves a sum by at most
+the threshold under it: docs/derivations/per-record-engine.md, section 8.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from tacita.gradients.batches import flatten
 from tacita.gradients.chunked import Chunk, ChunkedEngine
-from tacita.gradients.functional import ModuleTree, attributes_kept, losses_at, on_copies
+from tacita.gradients.functional import ZeroedMemory, attributes_kept, losses_at, on_copies
 from tacita.gradients.seeds import derived_seed, seed_generators
 from tacita.gradients.weighted_sums import to_exact
 
 Result = TypeVar("Result")
-Watching = AbstractContextManager[AbstractContextManager[Any]]
+KEEPS_NOTHING = (
+    'the code of the model and the loss, which method="loop" ran on records, one at a time, keeps nothing of a record '
+    "for the next one or for the next query"
+)
 
 
 class LoopEngine(ChunkedEngine):
     r"""The engine that takes :math:`g_i = \nabla_\theta \ell(\theta, z_i)` from a batch of sample :math:`i` alone.
 
     Each gradient is computed from a copy of its row, on copies of the parameters and buffers, with coins from the seed
-    and the row's label, so that its bits depend on that row alone. Any module that autograd serves is served. A
+    and the row's label; afterwards the modules have their attributes back. So its bits depend on that row alone, unless
+    the code keeps something elsewhere. Any module that autograd serves is served. A
     parameter that a sample's loss does not reach has gradient zero.
     """
 
     def _chunk_grads(self, chunk: Chunk) -> dict[str, Tensor]:
-        rows = [*self.each_record(chunk, range(chunk.size), self._grads_of)]
+        rows = [*self.each_record(chunk, range(chunk.size), self.grads_of)]
         return {name: to_exact(torch.stack([row[name] for row in rows])) for name in self.params}
 
     def each_record(
@@ -56,18 +59,18 @@ class LoopEngine(ChunkedEngine):
         row: list[Tensor],
         compute: Callable[[Tensor, dict[str, Tensor]], Result],
     ) -> Result:
-        with on_copies(self.model, self.params) as (tree, point), attributes_kept(tree), torch.enable_grad():
+        with (
+            on_copies(self.model, self.params) as (tree, point),
+            attributes_kept(tree),
+            torch.enable_grad(),
+            ZeroedMemory(),
+        ):
             params = {name: p.requires_grad_() for name, p in point.items()}
-            with self.watching(tree, row) as forward_pass:
-                with forward_pass:
-                    (loss,) = losses_at(tree, self.loss_fn, params, rebuild(row), 1)
-                return compute(loss, params)
+            (loss,) = losses_at(tree, self.loss_fn, params, rebuild(row), 1)
+            return compute(loss, params)
 
-    def watching(self, tree: ModuleTree, row: list[Tensor]) -> Watching:
-        """Return what code runs in that meets ``row``; what it gives is what the forward pass runs in, too."""
-        return nullcontext(nullcontext())
-
-    def _grads_of(self, loss: Tensor, params: dict[str, Tensor]) -> dict[str, Tensor]:
+    def grads_of(self, loss: Tensor, params: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the gradient of one record's loss, by parameter name."""
         if not loss.requires_grad:
             return {name: torch.zeros_like(p) for name, p in self.params.items()}
         grads = torch.autograd.grad(loss, list(params.values()), allow_unused=True, materialize_grads=True)

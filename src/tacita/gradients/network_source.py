@@ -51,7 +51,7 @@ class NetworkSource(GradientSource):
             that no record can be padded to another's length. Pad to a public length (:func:`tacita.pad_to`).
         num_workers: Processes that read ahead once :meth:`follow` has given the schedule. They change no bit.
         method: ``"auto"`` and ``"program"`` are the program. ``"loop"``, the definition, runs the code of the model and
-            the loss on records, one at a time: the statement then says that the guarantee rests on that code.
+            the loss on records, one at a time: the guarantee then has the condition that it keeps nothing of one.
         max_physical_batch_size: Rows in memory at once. Bounds memory, and changes nothing else but the order of
             summation. ``None``: the whole batch for a program; for the loop as many rows as have 256 MiB of gradients.
         process_group: The processes that share the rows of each batch, as in :class:`~tacita.ClippedGradientOracle`.
@@ -148,14 +148,14 @@ class NetworkSource(GradientSource):
         return self._choice.method
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
-        """For the loop: that the code which met records keeps nothing of them."""
-        return self._choice.assumptions
+    def rows_alone(self) -> bool:
+        """Whether each record is computed alone, from an aligned copy, so that its bits depend on no other."""
+        return self.method == "loop" or self.max_physical_batch_size == 1
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """For the loop: the condition that a loss of compiled code, which cannot be inspected, remembers nothing."""
-        return self._choice.conditions(self.loss_fn)
+        """For the loop: that the code which met records keeps nothing of them."""
+        return self._choice.conditions
 
     def engine(
         self,
@@ -292,10 +292,10 @@ class _BatchChunks:
         for request, batch, lent in self.source.read(self.indices, self.query, self.seed):
             size = len(request.indices)
             tensors, rebuild = flatten(batch, size)  # raises if a tensor has not that many rows
-            here = all(tensor.device == self.device for tensor in tensors)
-            moved = batch if here else rebuild([tensor.to(self.device) for tensor in tensors])
+            if size == 1 or not all(tensor.device == self.device for tensor in tensors):
+                tensors = [tensor.to(self.device, copy=size == 1) for tensor in tensors]
             labels = torch.from_numpy(request.indices) if isinstance(self.indices, RowNumbers) else None
-            yield Chunk(moved, size, self.source.ranks.number(request.number), lent, labels)
+            yield Chunk(rebuild(tensors), size, self.source.ranks.number(request.number), lent, labels)
 
 
 def _check_parameters(model: nn.Module) -> None:

@@ -6,8 +6,8 @@ A coordinate of record i becomes the integer :math:`k = \operatorname{trunc}(\ma
 Truncation toward zero makes no norm larger, and the weight leaves room for the one rounding of the product. Therefore
 :math:`\text{step} \lVert k \rVert_2 \le w_i \lVert g_i \rVert_2` holds exactly. Integers below 2^53 are summed in
 float64 without error, so neither the order nor the physical batches show in the bits, and the contribution of a record
-is a function of its gradient alone. That its gradient is a function of the record alone is up to the engine: ``loop``,
-given rows and an exact ``LinearSource`` ensure it, batched kernels do not.
+is a function of its gradient alone. That its gradient is a function of the record alone is up to the engine: a
+physical batch of 1, given rows and an exact ``LinearSource`` ensure it, batched kernels do not.
 """
 
 from collections.abc import Mapping

@@ -115,7 +115,7 @@ class GridSum(_OnGrid):
         clipper: The weight rule.
         together: Whether the engine computes several records in one kernel call (a program). Then a record
             shows in the last bits of its companions' gradients, and the statement makes the weaker claim. Engines that
-            compute each row alone: ``loop``, given rows, an exact :class:`~tacita.linear.LinearSource`.
+            compute each row alone: a physical batch of 1, given rows, an exact :class:`~tacita.linear.LinearSource`.
     """
 
     together: bool = True
@@ -161,7 +161,7 @@ class CappedSum(_OnGrid):
         if not summation_error(self.max_records, self.slack) <= 1 / 64:
             raise ValueError(
                 f"with max_records = {self.max_records:,} and slack = {self.slack:g} the sum's rounding may exceed "
-                'C / 64. Use smaller ones, or GridSum (method="loop").'
+                "C / 64. Use smaller ones, or GridSum (max_physical_batch_size=1)."
             )
 
     @property
@@ -178,7 +178,7 @@ class CappedSum(_OnGrid):
         if expected_batch_size > self.max_records / 2:
             raise ValueError(
                 f"expected_batch_size must be at most half of max_records = {self.max_records:,}, got "
-                f'{expected_batch_size:g}. Use CappedSum with a larger max_records, or method="loop".'
+                f"{expected_batch_size:g}. Use CappedSum with a larger max_records, or max_physical_batch_size=1."
             )
         super().check_batch(expected_batch_size, shapes)
 

@@ -35,8 +35,8 @@ class _IntegerNoise(Mechanism):
     on_grid: ClassVar[bool] = True
 
     @classmethod
-    def clipped_sum(cls, clipper: Clipper, method: str) -> Estimator:
-        return GridSum(clipper, together=False) if method == "loop" else CappedSum(clipper)
+    def clipped_sum(cls, clipper: Clipper, *, alone: bool) -> Estimator:
+        return GridSum(clipper, together=False) if alone else CappedSum(clipper)
 
     def on(self, steps: Mapping[str, float] | None, noise_std: Mapping[str, float]) -> Self:
         if steps is None:
@@ -94,7 +94,8 @@ class RoundedGaussian(_IntegerNoise):
         ...     torch.nn.Linear(3, 1), lambda model, batch: model(batch[0]).squeeze(1), (torch.zeros(50, 3),),
         ...     ledger=Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row"),
         ...     sampler=PoissonSampler(sample_rate=0.1, num_records=50), clipper=FlatClipper(max_grad_norm=1.0),
-        ...     mechanism=RoundedGaussian(noise_multiplier=1.0), planned_queries=5, method="loop")
+        ...     mechanism=RoundedGaussian(noise_multiplier=1.0), planned_queries=5,
+        ...     max_physical_batch_size=1)
         >>> step = oracle.mechanism.steps["all"]
         >>> steps = oracle.backward().released["all"]["weight"] / step
         >>> bool((steps == steps.round()).all())

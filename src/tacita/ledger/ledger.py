@@ -25,7 +25,6 @@ from tacita.accounting.composition import worst_bound, worst_delta, worst_diverg
 from tacita.accounting.curve import PrivacyCurve
 from tacita.accounting.events import Event, Spend
 from tacita.accounting.events.pure import ApproximateDPEvent
-from tacita.accounting.gaussian_filter import GaussianFilter
 from tacita.accounting.parts import Part, overlap
 from tacita.accounting.relations import NeighboringRelation
 from tacita.errors import LedgerError
@@ -431,8 +430,7 @@ class Ledger:
         plan, rule = self._registry.plan(), self._registry.filter
         if rule is None or not plan:
             return worst_privacy_curve(plan)
-        whole = isinstance(rule, GaussianFilter)
-        return PrivacyCurve(lambda epsilons: np.array([rule.delta(float(one)) for one in epsilons]), whole)
+        return PrivacyCurve(lambda epsilons: np.array([rule.delta(float(one)) for one in epsilons]), rule.whole_curve)
 
     def spends(
         self, part: Part | None = None, *, share: Share | None = None, before: Session | None = None

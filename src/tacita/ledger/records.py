@@ -7,7 +7,7 @@ A record is one line of the file. It holds the fields of its struct, and ``v``, 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -15,12 +15,13 @@ from msgspec.structs import asdict
 
 from tacita import _validate
 from tacita.accounting.events import Event
-from tacita.accounting.gaussian_filter import GaussianFilter
 from tacita.accounting.parts import Part
 from tacita.accounting.relations import NeighboringRelation, check_relation
-from tacita.accounting.renyi_filter import RenyiFilter
 from tacita.errors import LedgerError, TacitaError
 from tacita.ledger.hash_chain import PLACE, Anchor, Entry, canonical, sha256
+
+if TYPE_CHECKING:
+    from tacita.accounting.composition import Filter
 
 SHARE = "share"  # the purpose of a share's own record
 _PLAIN_NAME = re.compile(r"\w[\w. +-]*", re.ASCII)  # no folder, no drive: the file stands beside the ledger
@@ -60,14 +61,16 @@ class LedgerTerms(Struct, frozen=True, kw_only=True):
         _ = self.rule  # refuses an order that leaves no budget
 
     @property
-    def rule(self) -> RenyiFilter | GaussianFilter | None:
-        """The filter that sessions have to pass; ``None`` without one."""
-        if self.max_epsilon is None or self.max_delta is None:
+    def rule(self) -> "Filter | None":
+        """The filter that sessions have to pass; ``None`` without one. A filter is loaded with a ledger that has it."""
+        if self.max_epsilon is None or self.max_delta is None or (self.filter is None and self.filter_order is None):
             return None
-        if self.filter is not None:
-            return GaussianFilter(max_epsilon=self.max_epsilon, max_delta=self.max_delta)
         if self.filter_order is None:
-            return None
+            from tacita.accounting.gaussian_filter import GaussianFilter
+
+            return GaussianFilter(max_epsilon=self.max_epsilon, max_delta=self.max_delta)
+        from tacita.accounting.renyi_filter import RenyiFilter
+
         return RenyiFilter(order=self.filter_order, max_epsilon=self.max_epsilon, max_delta=self.max_delta)
 
     def differences(self, other: "LedgerTerms") -> str:

@@ -9,8 +9,9 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import takewhile
+from typing import TYPE_CHECKING
 
-from tacita.accounting.composition import Charge, Filter, worst_bound, worst_divergence
+from tacita.accounting.composition import Charge, worst_bound, worst_divergence
 from tacita.accounting.events import Spend
 from tacita.accounting.events.pure import ApproximateDPEvent
 from tacita.accounting.parts import Part, check_drawing, check_part, overlap
@@ -29,6 +30,9 @@ from tacita.ledger.records import (
     read_record,
 )
 from tacita.ledger.session import Session
+
+if TYPE_CHECKING:
+    from tacita.accounting.composition import Filter
 
 TOO_LATE = (
     "queries were made on these records already, so that the settings of a new session may depend on what they "
@@ -276,7 +280,7 @@ def _refuse(charges: Sequence[Charge], most: float, delta: float, name: str) -> 
         )
 
 
-def _refuse_divergence(charges: Sequence[Charge], rule: Filter) -> None:
+def _refuse_divergence(charges: Sequence[Charge], rule: "Filter") -> None:
     divergence = worst_divergence(charges, rule)
     if not divergence <= rule.budget:
         raise BudgetExceededError(

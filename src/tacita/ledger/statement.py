@@ -14,7 +14,6 @@ from tacita.accounting import attack_accuracy, curve_accuracy
 from tacita.accounting.accountant import Bound
 from tacita.accounting.events import Event, NoiseSettings
 from tacita.accounting.events.sampled import SampledEvent
-from tacita.accounting.events.wrapped import NOISES, hardening
 from tacita.accounting.sampling_laws import FixedSizeLaw
 from tacita.ledger.hash_chain import Anchor, canonical
 from tacita.ledger.ledger import Ledger
@@ -248,26 +247,12 @@ def _on_large_delta(delta: float, num_units: int | None) -> list[str]:
 
 def floating_point(ledger: Ledger) -> str:
     """Say what is claimed against attacks on the floating-point form of the releases."""
-    sessions = [session for session in ledger.sessions if session.state != "withdrawn"]
-    found = [hardening(session.event) for session in sessions]
-    hardened = [event for event in found if event is not None]
-    if not hardened:
+    events = {session.id: session.event for session in ledger.sessions if session.state != "withdrawn"}
+    if not any(event.hardened for event in events.values()):
         return FLOATING_POINT
-    sums = {event.sums for event in hardened}
-    noise = " and ".join(NOISES[name] for name in sorted({event.noise for event in hardened}))
-    words = f"The noise is hardened ({noise}): it consists of whole steps of a public grid, drawn from the exact law. "
-    if sums & {"together", "capped"}:
-        words += (
-            "Still, this is a weaker claim than is possible: the gradients of several records were computed together, "
-            "and numerical routines may let the other records show in the last bits of one record's gradient. Attacks "
-            "through these bits are out of scope; computing each record alone (the method 'loop') closes them. "
-        )
-    else:
-        words += "Attacks on floating-point noise are closed. "
-    open_ones = [session.id for session, event in zip(sessions, found, strict=True) if event is None]
-    if open_ones:
-        words += f"That does not cover {', '.join(open_ones)}: attacks on floating-point noise are out of scope there. "
-    return words + "How long a computation takes is not covered, and may tell something."
+    from tacita.accounting.events.hardened import attacks_closed  # which is loaded with such an event
+
+    return attacks_closed(events)
 
 
 def _disclaimers(ledger: Ledger) -> list[str]:

@@ -133,12 +133,12 @@ class Mechanism(ABC):
         """
 
     @classmethod
-    def clipped_sum(cls, clipper: Any, method: str) -> Any:
+    def clipped_sum(cls, clipper: Any, *, alone: bool) -> Any:
         """Return the estimator of clipped sums that this noise needs; ``None`` if :class:`~tacita.ClippedSum` will do.
 
         Args:
             clipper: Bounds each sample's gradient.
-            method: What computes the gradients: "program" or "loop".
+            alone: Whether each record is computed alone, so that its bits depend on no other.
         """
         return None
 

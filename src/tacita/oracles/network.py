@@ -46,8 +46,9 @@ class ClippedGradientOracle(GradientOracle):
         num_workers: Number of loader processes. It changes no bit of the result.
         method: The engine that computes per-sample gradients. ``"auto"`` is ``"program"``: the code of the model and
             the loss runs before any record is read, and never on one (docs/program.md). ``"loop"`` runs it on records,
-            one at a time; the statement then says that the guarantee rests on that code. Both agree.
-        max_physical_batch_size: Rows in memory at once. It changes nothing but the order of summation.
+            one at a time; that it keeps nothing of one is then a condition of the guarantee. Both agree.
+        max_physical_batch_size: Rows in memory at once. It changes nothing but the order of summation; with hardened
+            noise, 1 computes each record alone.
         process_group: The processes that share the rows of each batch, such as ``torch.distributed.group.WORLD``. Every
             rank builds the oracle and makes the same calls; rank 0 draws, pays and adds the noise, so that ``ledger``
             is ``None`` on all others. The model may be sharded by FSDP2 (``fully_shard``). Do not wrap it in
@@ -97,14 +98,14 @@ class ClippedGradientOracle(GradientOracle):
             model, loss_fn, dataset, collate_fn, num_workers, method, max_physical_batch_size, process_group
         )
         payment = Payment(ledger, purpose, settings, session, share, randomness, planned_restarts, reservation)
-        estimator = _clipped(clipper, mechanism, data.source.method)
+        estimator = _clipped(clipper, mechanism, alone=data.source.rows_alone)
         self._build(SessionPlan(data, estimator, sampler, payment, planned_queries), mechanism)
 
 
-def _clipped(clipper: Clipper | Estimator, mechanism: Mechanism | CalibratedGaussian, method: str) -> Estimator:
+def _clipped(clipper: Clipper | Estimator, mechanism: Mechanism | CalibratedGaussian, *, alone: bool) -> Estimator:
     """Return the clipped sum that fits the noise: the mechanism's own if it has one."""
     if isinstance(clipper, Estimator):
         return clipper
     form = mechanism.form if isinstance(mechanism, CalibratedGaussian) else mechanism
-    own = form.clipped_sum(clipper, method) if isinstance(mechanism, Mechanism | CalibratedGaussian) else None
+    own = form.clipped_sum(clipper, alone=alone) if isinstance(mechanism, Mechanism | CalibratedGaussian) else None
     return ClippedSum(clipper) if own is None else own

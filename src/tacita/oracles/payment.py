@@ -10,7 +10,6 @@ from typing import Any
 
 from tacita import _validate
 from tacita.accounting import (
-    AssumingEvent,
     ConditionalEvent,
     Event,
     NeighboringRelation,
@@ -195,7 +194,7 @@ class SessionPlan:
     def event(self, mechanism: Mechanism) -> Event:
         """Return what the session spends with the noise of ``mechanism``."""
         event = self.estimator.session_event(mechanism, self.sampler, self.relation, self.data.source.shapes)
-        return under_conditions(event, self.data.source.conditions, self.data.source.assumptions)
+        return under_conditions(event, self.data.source.conditions)
 
     def resolved(self, mechanism: Mechanism | CalibratedGaussian) -> Mechanism:
         """Return ``mechanism`` with its noise multiplier, prepared for the values of the estimator."""
@@ -262,10 +261,8 @@ def check_sampling(sampler: Sampler, data: OracleData, planned_queries: int, *, 
         )
 
 
-def under_conditions(event: Event, conditions: Iterable[str], assumptions: Iterable[str] = ()) -> Event:
-    """Return ``event`` with assumptions of its guarantee, and with conditions that nobody enforces."""
-    for assumption in assumptions:
-        event = AssumingEvent(relation=event.relation, inner=event, assumption_text=assumption)
+def under_conditions(event: Event, conditions: Iterable[str]) -> Event:
+    """Return ``event`` under conditions of its guarantee that nobody enforces."""
     for condition in conditions:
         event = ConditionalEvent(relation=event.relation, inner=event, condition_text=condition)
     return event

@@ -302,7 +302,7 @@ class StationaryTest:
         if self.query.solver_failure:
             failure = self.query.solver_failure * self.max_tests
             event = CoupledEvent(relation=relation, inner=event, failure_probability=failure)
-        return under_conditions(event, [*self.source.conditions, self._condition], self.source.assumptions)
+        return under_conditions(event, [*self.source.conditions, self._condition])
 
     def _stated(self, query: StationarityQuery) -> StationarityQuery:
         """Check that ``query`` can be asked as stated; return it without a failure where nothing is random."""

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 import numpy as np
 
 from tacita.accounting import Event, NeighboringRelation, Spend, calibrate
-from tacita.accounting.accountant import ORDERS
 from tacita.accounting.parts import record_classes
+from tacita.accounting.renyi_curve import ORDERS
 from tacita.errors import LedgerError, UnsupportedEventError
 from tacita.ledger import Ledger
 from tacita.tables.coverage import covers

@@ -21,21 +21,13 @@ from tacita.tables.plan import TablePlan
 CHUNK_VALUES = 2**22  # features in memory at once while training: 16 MiB; smaller chunks take longer
 
 
-class OwnCode(NetworkSource):
-    """A network whose code is tacita's and keeps nothing of a record, so that the loop assumes nothing."""
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        return ()
-
-
 def make_table_oracle(
     model: nn.Module, loss: LossFn, records: Records, plan: TablePlan, **oracle_settings: Any
 ) -> GradientOracle:
     """Build the oracle that trains ``model`` on ``records`` as ``plan`` says.
 
     Under hardened noise each row is computed alone, so that no other row shows in the rounding of its gradient: in
-    closed form for a linear model, in a loop for any other.
+    closed form for a linear model, a record at a time for any other.
     """
     clipper = FlatClipper(max_grad_norm=plan.training.max_grad_norm)
     if not plan.form.on_grid:
@@ -46,7 +38,7 @@ def make_table_oracle(
         return plain(model, loss, records, clipper=clipper, max_physical_batch_size=size, **oracle_settings)
     form, rows = closed_form(model, loss), cast(Any, records.dataset)
     if form is None:
-        source = OwnCode(model, loss, rows, method="loop")
+        source = NetworkSource(model, loss, rows, max_physical_batch_size=1)
     else:
         source = exact_source(cast(nn.Linear, model), form, rows)
     return GradientOracle(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tacita import accounting as acc
-from tacita.accounting.accountant import ORDERS
+from tacita.accounting.renyi_curve import ORDERS
 from tacita.error_feedback import InterleavedEvent, proved_events
 from tacita.errors import LedgerError
 from tacita.tables.selection_events import ComposedEvent, RepeatAndSelectEvent, WorstOfEvent

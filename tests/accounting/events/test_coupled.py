@@ -9,7 +9,7 @@ import pytest
 
 import tacita
 from tacita import accounting as acc
-from tacita.accounting.accountant import ORDERS
+from tacita.accounting.renyi_curve import ORDERS
 from tacita.errors import UnsupportedEventError
 from tacita.second_order import AboveThresholdEvent
 from tacita.tables.selection_events import RepeatAndSelectEvent

@@ -251,7 +251,7 @@ def test_several_events_are_hardened_if_all_are(events, order):
 
 
 def test_a_class_cannot_take_the_name_of_another():
-    with pytest.raises(TypeError, match=r"tacita.accounting.events.pure has a class ZCDPEvent already"):
+    with pytest.raises(TypeError, match=r"tacita.accounting.events.laplace has a class ZCDPEvent already"):
 
         class ZCDPEvent(Event):
             """Another one, of which old ledgers know nothing."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tacita import accounting as acc
-from tacita.accounting.accountant import ORDERS, _rdp_epsilon
+from tacita.accounting.renyi_curve import RenyiCurve
 from tests.accounting.library_pld import library_pld
 
 DELTA = 1e-5
@@ -17,7 +17,7 @@ def epsilon(event, queries, delta=DELTA):
 
 
 def rdp_epsilon(event, queries, delta=DELTA):
-    return _rdp_epsilon(event.guarantee(queries).rdp(ORDERS), delta)
+    return RenyiCurve([event.guarantee(queries).rdp]).epsilon(delta)
 
 
 GOLDEN = [  # sample rate, queries, noise over contribution, add_or_remove_one, replace_one

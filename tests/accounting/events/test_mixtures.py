@@ -9,7 +9,7 @@ from scipy.optimize import brentq
 from scipy.special import logsumexp
 
 from tacita import accounting as acc
-from tacita.accounting.accountant import ORDERS, _rdp_epsilon
+from tacita.accounting.renyi_curve import ORDERS, RenyiCurve
 
 DELTA = 1e-5
 
@@ -94,4 +94,4 @@ def test_chances_are_a_distribution(probabilities):
 @pytest.mark.parametrize(("rate", "std", "rows", "queries"), [(0.02, 1.0, 4, 50), (0.3, 4.0, 2, 20), (0.05, 1.0, 1, 9)])
 def test_rdp_is_above_pld(events, rate, std, rows, queries):
     event = events.unit(rate, std, rows)
-    assert epsilon(event, queries) <= _rdp_epsilon(event.guarantee(queries).rdp(ORDERS), DELTA) < np.inf
+    assert epsilon(event, queries) <= RenyiCurve([event.guarantee(queries).rdp]).epsilon(DELTA) < np.inf

@@ -7,7 +7,7 @@ import pytest
 from scipy.integrate import quad
 
 from tacita import accounting as acc
-from tacita.accounting.accountant import ORDERS, _rdp_epsilon
+from tacita.accounting.renyi_curve import RenyiCurve
 from tests.accounting.library_pld import library_pld
 
 DELTA = 1e-5
@@ -41,7 +41,7 @@ def test_laplace_composes_below_the_sum_and_below_rdp():
     for scale, queries in ((10.0, 100), (2.0, 20), (50.0, 1000)):
         found = epsilon(laplace(scale), queries)
         assert found < 0.95 * queries / scale
-        assert found <= _rdp_epsilon(laplace(scale).guarantee(queries).rdp(ORDERS), DELTA)
+        assert found <= RenyiCurve([laplace(scale).guarantee(queries).rdp]).epsilon(DELTA)
 
 
 def test_nothing_measured_costs_nothing():
@@ -99,7 +99,7 @@ def test_zcdp_of_a_gaussian_is_above_the_gaussian():
 def test_zcdp_minimises_over_all_orders():
     """Never above the conversion at the orders of the Rényi accountant, which are a few of them."""
     for rho, queries in ((0.001, 1), (0.02, 10), (3.0, 5)):
-        by_orders = _rdp_epsilon(zcdp(rho).guarantee(queries).rdp(ORDERS), DELTA)
+        by_orders = RenyiCurve([zcdp(rho).guarantee(queries).rdp]).epsilon(DELTA)
         assert 0.9 * by_orders < epsilon(zcdp(rho), queries) <= by_orders * (1 + 1e-9)
 
 

@@ -8,7 +8,7 @@ from dp_accounting import dp_event
 from dp_accounting.rdp import RdpAccountant
 
 from tacita import accounting as acc
-from tacita.accounting.accountant import ORDERS
+from tacita.accounting.renyi_curve import ORDERS
 from tacita.errors import UnsupportedEventError
 from tacita.tables.selection_events import RepeatAndSelectEvent
 

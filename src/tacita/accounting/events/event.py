@@ -101,6 +101,11 @@ class Event(PlainData, metaclass=_Guaranteed, tag="event"):
         return ()
 
     @property
+    def hardened(self) -> bool:
+        """Whether its noise is in whole numbers, which attacks on floating point cannot use."""
+        return bool(self.components) and all(component.hardened for component in self.components)
+
+    @property
     def noise_settings(self) -> NoiseSettings | None:
         """The settings of its Gaussian noise; ``None`` if the event has no such noise of its own.
 

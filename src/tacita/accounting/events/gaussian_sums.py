@@ -9,19 +9,15 @@ neighbours under a relation. Proofs: docs/derivations/accounting.md.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
-import numpy as np
+from scipy.stats import binom
 
-from tacita.accounting import _renyi
 from tacita.accounting._allocation_pair import LARGEST_RATIO, AllocationPair
-from tacita.accounting._fixed_size_renyi import fixed_size_divergences
 from tacita.accounting._line_pairs import EnvelopePair, MixturePair, ReplacedPair
 from tacita.accounting._mixed_pair import MixedPair
 from tacita.accounting.events.event import Event, NoiseSettings, over_noise, reals
-from tacita.accounting.events.guarantee import Guarantee, gaussian, known_mu
-from tacita.accounting.events.mixtures import UNAMPLIFIED_RATIO, Mixture, mixture_guarantee, row_chances
+from tacita.accounting.events.guarantee import Guarantee, gaussian, known_mu, no_guarantee, of_pairs
 from tacita.accounting.events.sampled import Proof, SampledEvent, every_relation, indexed
 from tacita.accounting.gaussian import sampled_delta_above
 from tacita.accounting.relations import NeighboringRelation, moved
@@ -37,6 +33,10 @@ from tacita.accounting.sampling_laws import (
     ShuffledEpochsLaw,
     TruncatedPoissonLaw,
 )
+
+# Above it, a sampled session is accounted without amplification: one query alone costs epsilon > 5000.
+UNAMPLIFIED_RATIO = 100.0
+Mixture = tuple[tuple[float, ...], tuple[float, ...]]  # shifts in units of the noise, and their chances
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,11 +161,9 @@ def moved_in_sampled_queries(event: Any, queries: int) -> Guarantee:
         return gaussian(mu)
     replacing = event.relation == "replace_one"
     pair = ReplacedPair(ratio, q) if replacing else MixturePair((0.0, ratio), (1 - q, q))
-    curve = _poisson_replace_one_rdp if replacing else _poisson_rdp  # dp_accounting has no curve for the first
-    return Guarantee(
+    return of_pairs(
+        lambda: ((pair, queries),),
         unsampled_mu=known_mu(event.query_mu, queries, amplified=False),
-        pairs=lambda: ((pair, queries),),
-        rdp=lambda orders: queries * curve(q, ratio, tuple(map(float, orders))),
         delta=(lambda epsilon: sampled_delta_above(q, ratio, epsilon)) if queries == 1 and not replacing else None,
     )
 
@@ -195,16 +193,9 @@ def moved_in_truncated_queries(event: Any, queries: int) -> Guarantee:
     usual = ReplacedPair(ratio, q) if replacing else MixturePair((0.0, ratio), (1 - q, q))
     rare = MixturePair((0.0, exchange), (1 - q, q)) if adding else EnvelopePair(exchange, q)
 
-    def rdp(orders: np.ndarray) -> np.ndarray:
-        of = tuple(map(float, orders))
-        apart = _poisson_replace_one_rdp(q, ratio, of) if replacing else _poisson_rdp(q, ratio, of)
-        exchanged = _poisson_rdp(q, exchange, of) if adding else _fixed_size_rdp(q, exchange, of)
-        return queries * _renyi.mixed_divergences((apart, exchanged), (1 - full, full), of)
-
-    return Guarantee(
+    return of_pairs(
+        lambda: ((MixedPair(usual, rare, full), queries),),
         unsampled_mu=known_mu(largest, queries, amplified=False),
-        pairs=lambda: ((MixedPair(usual, rare, full), queries),),
-        rdp=rdp,
     )
 
 
@@ -221,6 +212,38 @@ def _poisson_units(event: GaussianSumEvent, queries: int) -> Guarantee:
     return mixture_guarantee(mixture, largest_mu, queries, amplified=amplifies(law.sample_rate, largest_mu))
 
 
+def mixture_guarantee(mixture: Callable[[], Mixture], largest_mu: float, queries: int, *, amplified: bool) -> Guarantee:
+    """Return the guarantee of queries that are each dominated by a mixture of Gaussians against the one around 0.
+
+    Args:
+        mixture: Returns the pair of one query; called only if there is noise and the query costs something.
+        largest_mu: ``mu`` of a query that is certain to make the largest shift.
+        queries: Number of queries.
+        amplified: Whether the chances are accounted for.
+    """
+    if math.isinf(largest_mu):
+        return no_guarantee()
+    mu = known_mu(largest_mu, queries, amplified=amplified)
+    if mu is not None:
+        return gaussian(mu)
+    return of_pairs(
+        lambda: ((MixturePair(*_kept(*mixture())), queries),),
+        unsampled_mu=known_mu(largest_mu, queries, amplified=False),
+    )
+
+
+def row_chances(rows: int, chance: float) -> tuple[float, ...]:
+    """Return the chances that a query draws 0, 1, ..., ``rows`` of ``rows`` rows, each with ``chance``."""
+    return tuple(map(float, binom.pmf(range(rows + 1), rows, chance)))
+
+
+def _kept(shifts: tuple[float, ...], chances: tuple[float, ...]) -> Mixture:
+    """Leave out shifts of chance 0, and scale the chances to a sum of 1, which rounding may have changed."""
+    total = math.fsum(chances)
+    pairs = [(shift, chance / total) for shift, chance in zip(shifts, chances, strict=True) if chance > 0]
+    return tuple(shift for shift, _ in pairs), tuple(chance for _, chance in pairs)
+
+
 def _fixed_size(event: GaussianSumEvent, queries: int) -> Guarantee:
     """Charge the pair whose divergence is the envelope of both directions; neither dominates at every epsilon."""
     law, query_mu = event.sampling, event.query_mu
@@ -229,11 +252,11 @@ def _fixed_size(event: GaussianSumEvent, queries: int) -> Guarantee:
     mu = known_mu(query_mu, queries, amplified=size < records)
     if mu is not None:
         return gaussian(mu)
-    return Guarantee(
+    found = of_pairs(
+        lambda: ((EnvelopePair(query_mu, size / records), queries),),
         unsampled_mu=known_mu(query_mu, queries, amplified=False),
-        pairs=None if query_mu > UNAMPLIFIED_RATIO else lambda: ((EnvelopePair(query_mu, size / records), queries),),
-        rdp=lambda orders: queries * _fixed_size_rdp(size / records, query_mu, tuple(map(float, orders))),
     )
+    return found if query_mu <= UNAMPLIFIED_RATIO else replace(found, pairs=None)
 
 
 def allocated(charge: str, guarantee: Callable[[Any, int], Guarantee] = moved_in_own_batches) -> Proof:
@@ -270,30 +293,6 @@ GaussianSumEvent.proofs = {
 def amplifies(sample_rate: float, ratio: float) -> bool:
     """Return whether amplification by Poisson sampling is accounted for, for a query of this ``ratio``."""
     return sample_rate < 1 and ratio <= UNAMPLIFIED_RATIO
-
-
-@lru_cache(maxsize=64)
-def _poisson_rdp(sampling_probability: float, ratio: float, orders: tuple[float, ...]) -> np.ndarray:
-    """Return the curve of the sampled Gaussian mechanism, in the direction from the mixture.
-
-    The other direction is never larger: Mironov, Talwar and Zhang (2019), Theorem 5, https://arxiv.org/abs/1908.10530.
-    """
-    mixture = _renyi.Mixture((0.0, ratio), (1 - sampling_probability, sampling_probability))
-    return _renyi.renyi_divergences(mixture, _renyi.Mixture((0.0,), (1.0,)), orders)
-
-
-@lru_cache(maxsize=64)
-def _poisson_replace_one_rdp(sampling_probability: float, ratio: float, orders: tuple[float, ...]) -> np.ndarray:
-    """Return divergences of the pair that dominates Poisson sampling under replace_one; the pair is symmetric."""
-    out = (1 - sampling_probability, sampling_probability)
-    upper, lower = _renyi.Mixture((0.0, ratio), out), _renyi.Mixture((0.0, -ratio), out)
-    return _renyi.renyi_divergences(upper, lower, orders)
-
-
-def _fixed_size_rdp(rate: float, sensitivity: float, orders: tuple[float, ...]) -> np.ndarray:
-    """Return the smaller of two curves: that of the envelope, and that of a query that contains every record."""
-    unsampled = np.array(orders) * sensitivity**2 / 2
-    return np.fmin(fixed_size_divergences(rate, sensitivity, orders), unsampled)
 
 
 def gaussian_sum_event(

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from tacita.accounting._pairs import GaussianPair, Part
+from tacita.accounting._line_pairs import GaussianPair
+from tacita.accounting._pairs import Part
 from tacita.accounting.gaussian import delta_above
 from tacita.errors import UnsupportedEventError
 
@@ -70,9 +71,28 @@ def gaussian(mu: float, **other_forms: Any) -> Guarantee:
     return Guarantee(**{**forms, **other_forms})
 
 
+gaussian_guarantee = gaussian  # its name among all of accounting
+
+
+def curve_of(pairs: Callable[[], tuple[Part, ...]]) -> Callable[[np.ndarray], np.ndarray]:
+    """Return the Rényi divergences of dominating pairs, as a form of a guarantee."""
+
+    def divergences(orders: np.ndarray) -> np.ndarray:
+        from tacita.accounting.renyi_curve import composed_divergences  # loaded where a curve is asked for
+
+        return composed_divergences(pairs(), orders)
+
+    return divergences
+
+
+def of_pairs(pairs: Callable[[], tuple[Part, ...]], *, unsampled_mu: float | None, **other_forms: Any) -> Guarantee:
+    """Return the guarantee of dominating pairs, whose Rényi divergences follow from them."""
+    return Guarantee(pairs=pairs, rdp=curve_of(pairs), unsampled_mu=unsampled_mu, **other_forms)
+
+
 def gaussian_pairs(mu: float) -> tuple[Part, ...]:
     """Return the pair of one Gaussian query of finite ``mu``; no pair if it costs nothing."""
-    return ((GaussianPair((mu,)), 1),) if mu > 0 else ()
+    return ((GaussianPair(mu), 1),) if mu > 0 else ()
 
 
 def no_guarantee() -> Guarantee:

@@ -1,26 +1,16 @@
-r"""Queries whose dominating pair is a mixture of Gaussians against one Gaussian, such as several rows a unit.
+"""Queries whose dominating pair is a mixture of Gaussians against one Gaussian, with chances of the caller's.
 
 Proof: docs/derivations/accounting.md, "Several rows a unit".
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
-
-import numpy as np
-from scipy.stats import binom
 
 from tacita import _validate
-from tacita.accounting import _renyi
-from tacita.accounting._line_pairs import MixturePair
 from tacita.accounting.events.event import Event, NoiseSettings, over_noise, reals
-from tacita.accounting.events.guarantee import Guarantee, gaussian, known_mu, no_guarantee
+from tacita.accounting.events.gaussian_sums import UNAMPLIFIED_RATIO, Mixture, mixture_guarantee
+from tacita.accounting.events.guarantee import Guarantee
 from tacita.errors import UnsupportedEventError
-
-# Above it, a sampled session is accounted without amplification: one query alone costs epsilon > 5000.
-UNAMPLIFIED_RATIO = 100.0
-Mixture = tuple[tuple[float, ...], tuple[float, ...]]  # shifts in units of the noise, and their chances
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,45 +61,3 @@ class MixtureOfGaussiansEvent(Event):
             return tuple(shift / self.noise_std for shift in self.shifts), self.probabilities
 
         return mixture_guarantee(mixture, self.largest_mu, queries, amplified=self.largest_mu <= UNAMPLIFIED_RATIO)
-
-
-def mixture_guarantee(mixture: Callable[[], Mixture], largest_mu: float, queries: int, *, amplified: bool) -> Guarantee:
-    """Return the guarantee of queries that are each dominated by a mixture of Gaussians against the one around 0.
-
-    Args:
-        mixture: Returns the pair of one query; called only if there is noise and the query costs something.
-        largest_mu: ``mu`` of a query that is certain to make the largest shift.
-        queries: Number of queries.
-        amplified: Whether the chances are accounted for.
-    """
-    if math.isinf(largest_mu):
-        return no_guarantee()
-    mu = known_mu(largest_mu, queries, amplified=amplified)
-    if mu is not None:
-        return gaussian(mu)
-    return Guarantee(
-        unsampled_mu=known_mu(largest_mu, queries, amplified=False),
-        pairs=lambda: ((MixturePair(*_kept(*mixture())), queries),),
-        rdp=lambda orders: queries * _mixture_rdp(*_kept(*mixture()), tuple(map(float, orders))),
-    )
-
-
-def row_chances(rows: int, chance: float) -> tuple[float, ...]:
-    """Return the chances that a query draws 0, 1, ..., ``rows`` of ``rows`` rows, each with ``chance``."""
-    return tuple(map(float, binom.pmf(range(rows + 1), rows, chance)))
-
-
-def _kept(shifts: tuple[float, ...], chances: tuple[float, ...]) -> Mixture:
-    """Leave out shifts of chance 0, and scale the chances to a sum of 1, which rounding may have changed."""
-    total = math.fsum(chances)
-    pairs = [(shift, chance / total) for shift, chance in zip(shifts, chances, strict=True) if chance > 0]
-    return tuple(shift for shift, _ in pairs), tuple(chance for _, chance in pairs)
-
-
-@lru_cache(maxsize=64)
-def _mixture_rdp(shifts: tuple[float, ...], chances: tuple[float, ...], orders: tuple[float, ...]) -> np.ndarray:
-    """Return the Rényi divergences of the pair, at each order the larger of both directions."""
-    mixture, centre = _renyi.Mixture(shifts, chances), _renyi.Mixture((0.0,), (1.0,))
-    return np.maximum(
-        _renyi.renyi_divergences(mixture, centre, orders), _renyi.renyi_divergences(centre, mixture, orders)
-    )

@@ -13,8 +13,7 @@ import numpy as np
 from scipy.special import logsumexp
 from scipy.stats import binom
 
-from tacita.accounting._gaussian_mixture import mixed_deltas, on_fewer_nodes
-from tacita.accounting._pairs import GaussianPair
+from tacita.accounting._gaussian_mixture import ShownGaussianPair, mixed_deltas, on_fewer_nodes
 from tacita.accounting.events.guarantee import Guarantee, gaussian
 from tacita.accounting.sampling_laws import PoissonLaw, SamplingLaw
 
@@ -74,10 +73,10 @@ def _delta(event: MovesByDraws, queries: int, epsilon: float) -> float:
     return min(1.0, float(mixed_deltas(np.array([epsilon]), chances, mus)[0]) * (1 + ROUNDED_UP) + missed)
 
 
-def _pair(event: MovesByDraws, queries: int) -> GaussianPair:
+def _pair(event: MovesByDraws, queries: int) -> ShownGaussianPair:
     chances, mus, missed = _session(event, queries)
     fewer, nodes = on_fewer_nodes(chances, mus)
-    return GaussianPair(tuple(nodes.tolist()), tuple(fewer.tolist()), missed)
+    return ShownGaussianPair(tuple(nodes.tolist()), tuple(fewer.tolist()), missed)
 
 
 def _rdp(event: MovesByDraws, queries: int, orders: np.ndarray) -> np.ndarray:

@@ -173,8 +173,7 @@ class _Writer(TorchFunctionMode):
         if isinstance(one, OpOverload) and not is_of_pytorch(one):
             raise UnsupportedModuleError(
                 f"{code_line()}: the operator {one._schema.name} is not PyTorch's own: what it does with a record is "
-                "not known, nor a rule that keeps records apart. Write it in PyTorch's operators (declare_operator is "
-                'for method="loop" alone)'
+                "not known, nor a rule that keeps records apart. Write it in PyTorch's operators"
             )
         args, kwargs = self._with_twins(args), self._with_twins(kwargs)
         given, targets = tensors_of((args, kwargs)), written_by(func, args, kwargs)
