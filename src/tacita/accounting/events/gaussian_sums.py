@@ -9,7 +9,7 @@ neighbours under a relation. Proofs: docs/derivations/accounting.md.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from scipy.stats import binom
 
@@ -101,6 +101,7 @@ class GaussianSumEvent(NoisySumEvent, SampledEvent):
     """
 
     released = "a clipped sum"
+    costs_by_prefix: ClassVar[bool] = True  # type: ignore[override]  # under every law
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -291,6 +292,7 @@ GaussianSumEvent.proofs = {
     ),
     PoissonUnitLaw: Proof({"add_or_remove_one": "amplified, mixture of Gaussians"}, _poisson_units),
 }
+GaussianSumEvent.of_other_laws = indexed("most draws", moved_in_some_queries, replacing="most draws, 2C")
 
 
 def amplifies(sample_rate: float, ratio: float) -> bool:
