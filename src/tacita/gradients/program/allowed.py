@@ -8,6 +8,7 @@ import types
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from traceback import walk_tb
 from types import FrameType
 from typing import Any, SupportsFloat, SupportsIndex
 
@@ -16,6 +17,7 @@ from torch import Tensor
 from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 from torch._functorch.autograd_function import custom_function_call
 from torch._ops import HigherOrderOperator, OpOverload
+from torch.fx import traceback
 from torch.overrides import get_ignored_functions, get_overridable_functions
 
 from tacita.errors import UnsupportedModuleError
@@ -129,7 +131,22 @@ def exact(value: Any) -> Any:
 
 def code_line() -> str:
     """Return ``file:line`` of the user's code that runs now, or of a library's."""
-    lines = [(frame.f_code.co_filename, frame.f_lineno) for frame in _users_frames()]
+    return _said([(frame.f_code.co_filename, frame.f_lineno) for frame in _users_frames()])
+
+
+def line_of(error: BaseException) -> str:
+    """Return ``file:line`` of the user's code, or of a library's, that an error came through while it was written down;
+    of what was played afterwards, that of the call.
+    """
+    frames = list(walk_tb(error.__traceback__))
+    begun = next((k for k, (frame, _) in enumerate(frames) if _begins(frame.f_code)), None)
+    if begun is None:
+        return str(traceback.current_meta.get("stack_trace") or "")
+    lines = [(frame.f_code.co_filename, line) for frame, line in reversed(frames[begun:])]
+    return _said([one for one in lines if not one[0].startswith((_TORCH, _HERE, "<"))])
+
+
+def _said(lines: list[tuple[str, int]]) -> str:
     own = [one for one in lines if "site-packages" not in one[0]] or lines
     return f"{Path(own[0][0]).name}:{own[0][1]}" if own else ""
 

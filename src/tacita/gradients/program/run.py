@@ -23,13 +23,13 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.functional import LossFn, ModuleTree
-from tacita.gradients.program.check import ZEROS, check, users_line
+from tacita.gradients.program.check import REPLACED, check, users_line
 from tacita.gradients.program.record import BareParametersError
 from tacita.gradients.program.recorded_calls import RecordedCall
 from tacita.gradients.program.rows import check_rows
 from tacita.gradients.program.tape import Tape
 from tacita.gradients.program.trace import Pullback, TracedPass, fixed_tensors, trace
-from tacita.gradients.program.unify import OperatorCall, RowCount, Slot, Unified, unify
+from tacita.gradients.program.unify import OperatorCall, RowCount, Slot, Unified, bytes_of, unify
 from tacita.gradients.program.writer import written_down
 from tacita.gradients.record_batch import outside
 from tacita.gradients.rules.derived import Derived
@@ -300,7 +300,7 @@ def _step(call: OperatorCall, forgotten: Sequence[int], ready: Sequence[int]) ->
     lists = [one for one in (*call.args, *call.kwargs.values()) if type(one) is list]
     nested = any(type(one) is Slot for part in lists for one in part)
     nested = nested or any(type(one) is Slot for one in call.kwargs.values())
-    function = ZEROS.get(call.function, call.function)
+    function = REPLACED.get(call.function, call.function)
     return _Step(function, call.args, nested, call.kwargs, call.result, tuple(forgotten), tuple(ready))
 
 
@@ -349,6 +349,6 @@ def _digest(made: Unified, places: Any) -> str:
         found.update(re.sub(r"(device\(type='\w+'), index=\d+\)", r"\1)", said).encode())
     for one in made.constants:
         found.update(repr((one.dtype, tuple(one.shape))).encode())
-        found.update(one.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        found.update(bytes_of(one).numpy().tobytes())
     found.update(repr(places).encode())
     return found.hexdigest()
