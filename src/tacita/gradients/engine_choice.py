@@ -244,13 +244,24 @@ class _Precision(TorchDispatchMode):
         with generators_kept(device):
             found = func(*args, **kwargs)
         try:
-            both = func(*tree_map(_twice, args), **kwargs)
+            both = func(*(_two(args) if _of_sizes(args) else tree_map(_twice, args)), **kwargs)
         except RuntimeError:
             return func(*args, **kwargs)
         for one, twice in zip(tree_leaves(found), tree_leaves(both), strict=True):
-            if isinstance(one, Tensor) and one.ndim and len(twice) == 2 * len(one):
+            if isinstance(one, Tensor) and twice.shape[1:] == one.shape:  # from sizes, with an axis for the two
+                one.copy_(twice[0])
+            elif isinstance(one, Tensor) and one.ndim and len(twice) == 2 * len(one):
                 one.copy_(twice[: len(one)])
         return found
+
+
+def _of_sizes(args: tuple) -> bool:
+    return not any(isinstance(one, Tensor) for one in tree_leaves(args))
+
+
+def _two(args: tuple) -> tuple:
+    """Return the arguments of a draw from sizes for two records."""
+    return tuple([2, *one] if isinstance(one, (list, tuple)) else one for one in args)
 
 
 def _twice(one: Any) -> Any:

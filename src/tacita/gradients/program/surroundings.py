@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.utils.checkpoint
+from torch.distributions import Distribution
 from torch.overrides import _get_current_function_mode_stack
 from torch.overrides import _pop_mode as _pop_function_mode
 from torch.overrides import _push_mode as _push_function_mode
@@ -95,16 +96,20 @@ def compiling() -> Iterator[None]:
     * Hooks on the tensors that autograd saves are refused: they would be called now, and not by a query.
     * ``torch.compiler.iscompiling()`` is true. Libraries ask it before they look at the values of a mask.
     * ``torch.utils.checkpoint`` keeps activations: what it would compute again is not written down.
+    * ``torch.distributions`` does not look at the values of its arguments.
 
     They belong to the process, so threads take turns.
     """
     checkpoint = torch.utils.checkpoint
     with IN_TURN, torch.autograd.graph.disable_saved_tensors_hooks(_NO_HOOKS):
         flag, recompute = torch.compiler._is_compiling_flag, getattr(checkpoint, _RECOMPUTE)
+        looks = Distribution._validate_args
         try:
             torch.compiler._is_compiling_flag = True
             setattr(checkpoint, _RECOMPUTE, lambda *args, **kwargs: (None for _ in range(1)))
+            Distribution.set_default_validate_args(False)
             yield
         finally:
             torch.compiler._is_compiling_flag = flag
             setattr(checkpoint, _RECOMPUTE, recompute)
+            Distribution.set_default_validate_args(looks)
