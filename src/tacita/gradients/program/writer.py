@@ -90,10 +90,7 @@ def written_down(
         record = [fake.from_tensor(one.new_zeros(1, *one.shape[1:])) for one in tensors]
         writer = _Writer(fake, [*point.values(), *others.values()], record)
         with attributes_kept(tree) as written, with_tensors(tree, others), writer.watching():
-            try:
-                writer.end(losses_at(tree, loss_fn, point, rebuild(record), 1))
-            except RuntimeError as error:
-                raise writer.refusal or error from None
+            writer.end(losses_at(tree, loss_fn, point, rebuild(record), 1))
         writer.tape.written = written
     return writer.tape
 
@@ -126,7 +123,6 @@ class _Writer(TorchFunctionMode):
         self._of_records = {*self._record}
         self._devices = sorted({"cpu", *(one.device.type for one in (*weights, *record))})
         self._modes = self._lowering = 0
-        self.refusal: UnsupportedModuleError | None = None
         self._unfinished: list[Callable[[], None]] = []  # backward passes that are still to be written down
         self._lent: set[int] = set()  # memory of gradients that a backward pass was given
 
@@ -442,11 +438,7 @@ class _Below(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         with torch._C.DisableTorchFunction():
-            try:
-                return self._seen(func, args, kwargs or {})
-            except UnsupportedModuleError as error:
-                self._writer.refusal = error  # TorchScript would put words of its own around it
-                raise
+            return self._seen(func, args, kwargs or {})
 
     def _seen(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         if torch.Tag.nondeterministic_seeded in func.tags:
