@@ -17,7 +17,6 @@ from torch import Tensor
 from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 from torch._functorch.autograd_function import custom_function_call
 from torch._ops import HigherOrderOperator, OpOverload
-from torch.fx import traceback
 from torch.overrides import get_ignored_functions, get_overridable_functions
 
 from tacita.errors import UnsupportedModuleError
@@ -141,7 +140,7 @@ def line_of(error: BaseException) -> str:
     frames = list(walk_tb(error.__traceback__))
     begun = next((k for k, (frame, _) in enumerate(frames) if _begins(frame.f_code)), None)
     if begun is None:
-        return str(traceback.current_meta.get("stack_trace") or "")
+        return getattr(error, "__notes__", [""])[-1]
     lines = [(frame.f_code.co_filename, line) for frame, line in reversed(frames[begun:])]
     return _said([one for one in lines if not one[0].startswith((_TORCH, _HERE, "<"))])
 
