@@ -275,16 +275,34 @@ def plain_tensors_only() -> Iterator[None]:
 
 
 def _run(steps: Sequence[_Step], values: list[Any], hand_over: Callable[[int], None] | None) -> None:
-    for function, args, nested, kwargs, result, forgotten, ready in steps:
-        if nested:
-            values[result] = function(*_put_in(args, values), **_put_in(kwargs, values))
-        else:
-            values[result] = function(*[values[a.number] if type(a) is Slot else a for a in args], **kwargs)
-        for position in ready:
-            assert hand_over is not None
-            hand_over(position)
-        for number in forgotten:
-            values[number] = None
+    """Run the steps.
+
+    Raises:
+        ValueError: An operator does not take what a record holds. PyTorch's own words would quote it.
+    """
+    function, refused = None, False
+    try:
+        for function, args, nested, kwargs, result, forgotten, ready in steps:
+            if nested:
+                values[result] = function(*_put_in(args, values), **_put_in(kwargs, values))
+            else:
+                values[result] = function(*[values[a.number] if type(a) is Slot else a for a in args], **kwargs)
+            for position in ready:
+                assert hand_over is not None
+                hand_over(position)
+            for number in forgotten:
+                values[number] = None
+    except (IndexError, RuntimeError) as error:
+        if isinstance(error, UnsupportedModuleError | torch.OutOfMemoryError) or "alloc" in str(error):
+            raise
+        refused = True
+    if refused:  # after the other error is gone, which this one would carry along
+        values.clear()
+        raise ValueError(
+            f"the operator {function} does not take what some record holds (a class or an index out of range, a "
+            "singular matrix). Which record, and what it holds, is not said here: look through the records before a "
+            "training, or let the model bound what it reads (clamp)."
+        )
 
 
 def _put_in(given: Any, values: list[Any]) -> Any:
