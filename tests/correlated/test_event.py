@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -266,6 +266,55 @@ def test_epsilon_is_monotone_in_every_setting():
     assert of(queries=61) > of(queries=60)
     assert of(batches=40) < of() < of(power=0.7)
     assert of(bands=1) < of() < of(bands=4)
+
+
+# -- A law that the library does not know
+
+
+@dataclass(frozen=True)
+class Rests(acc.SamplingLaw):
+    """A record rests after its query; nothing else is known."""
+
+    apart: int
+    moves: bool = False
+    rows: int = 1
+    words = "Draws with a rest"
+
+    def describe(self):
+        return self.words
+
+    def assumptions(self, relation):
+        return ()
+
+    def most_draws(self, queries):
+        return -(-queries // self.apart)
+
+    def separation(self, queries):
+        return min(queries, self.apart)
+
+    @property
+    def absence_moves_others(self):
+        return self.moves
+
+    @property
+    def rows_per_unit(self):
+        return self.rows
+
+
+@pytest.mark.parametrize("relation", acc.RELATIONS)
+def test_another_law_is_charged_for_its_draws_and_its_separation(relation):
+    session = CorrelatedEvent(relation=relation, inner=sums(Rests(6), 3.0, relation), bands=2, power=0.8)
+    mu = acc.moved(relation) / 3
+    assert session.inner.guarantee(20).mu == pytest.approx(mu * 2, rel=1e-12)  # the root of four draws
+    assert session.guarantee(24).mu == pytest.approx(mu * 3.999562, rel=1e-6)  # cyclic groups that are known
+    assert not session.per_query
+
+
+def test_another_law_is_charged_only_where_the_proof_holds():
+    for law, relation in ((Rests(6, moves=True), "add_or_remove_one"), (Rests(6, rows=2), "zero_out_one")):
+        with pytest.raises(UnsupportedEventError, match="Draws with a rest: no guarantee is proved for a clipped sum"):
+            sums(law, 3.0, relation)
+    assert sums(Rests(6, moves=True), 3.0, "zero_out_one").guarantee(6).mu == pytest.approx(1 / 3)
 
 
 # -- A banded matrix, and turns that are sampled (BandMF)

@@ -24,6 +24,7 @@ from tacita.accounting import (
     gaussian_epsilon,
 )
 from tacita.errors import BudgetExceededError, LedgerError, UnsupportedEventError
+from tacita.federated import ClippedSamplesEvent
 from tacita.ledger import Ledger, Session, settings_sha256
 
 DELTA = 1e-5
@@ -265,13 +266,50 @@ def test_a_session_that_is_one_guarantee_counts_in_full_from_its_first_query():
     assert ledger.epsilon_spent(DELTA) == ledger.epsilon(DELTA) == pytest.approx(gaussian_epsilon(0.5, DELTA))
 
 
-def test_the_first_epoch_of_several_counts_as_all_of_them():
-    epochs = GaussianSumEvent(
-        relation="replace_one", max_contribution=(1.0,), noise_std=(5.0,), sampling=ShuffledEpochsLaw(10, own_coin=True)
+def assigned(relation="replace_one"):
+    law = ShuffledEpochsLaw(10, own_coin=True)
+    return GaussianSumEvent(relation=relation, max_contribution=(1.0,), noise_std=(5.0,), sampling=law)
+
+
+@pytest.mark.parametrize("relation", ["replace_one", "add_or_remove_one"])
+def test_epochs_have_spent_what_a_session_of_the_queries_made_spends(relation):
+    epochs = assigned(relation)
+    ledger = book(relation=relation)
+    session = ledger.register(epochs, planned_queries=30)
+    session.open()
+    for made in (1, 10, 11, 30):
+        session.reserve(0, made - 1)
+        for query in range(session.queries_made, made):
+            session.spend(query, f"{query:02x}")
+        assert ledger.epsilon_spent(DELTA) == epsilon([Spend(epochs, made)], DELTA).epsilon
+    assert ledger.epsilon_spent(DELTA) == ledger.epsilon(DELTA)
+
+
+def test_numbers_below_the_last_one_count_even_without_a_line():
+    """As where the records of some queries were lost."""
+    ledger = book(relation="replace_one")
+    session = ledger.register(assigned(), planned_queries=30)
+    session.open()
+    session.reserve(0, 20)
+    session.spend(20, "aa")
+    assert session.queries_spent == 1
+    assert ledger.epsilon_spent(DELTA) == epsilon([Spend(assigned(), 21)], DELTA).epsilon
+
+
+def test_a_session_without_a_proof_for_its_prefixes_counts_as_planned():
+    moments = ClippedSamplesEvent(
+        relation="replace_one",
+        sampling=ShuffledEpochsLaw(10, own_coin=True),
+        max_message_norm=1.0,
+        max_sample_norm=1.0,
+        momentum_weight=0.1,
+        divisor=1.0,
+        noise_std=5.0,
     )
     ledger = book(relation="replace_one")
-    make(ledger.register(epochs, planned_queries=30), 1)
-    assert ledger.epsilon_spent(DELTA) == ledger.epsilon(DELTA) > epsilon([Spend(epochs, 1)], DELTA).epsilon
+    make(ledger.register(moments, planned_queries=30), 1)
+    assert not moments.costs_by_prefix
+    assert ledger.epsilon_spent(DELTA) == ledger.epsilon(DELTA) > epsilon([Spend(moments, 1)], DELTA).epsilon
 
 
 def test_no_noise_is_infinite_and_no_error():

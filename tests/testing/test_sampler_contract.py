@@ -93,6 +93,29 @@ def test_one_bug_is_seen(bug, message):
         check_sampler(OneBug(bug=bug))
 
 
+@dataclass(frozen=True)
+class OtherLaw(SamplingLaw):
+    """A law that the library does not know."""
+
+    apart: int
+    words = "Another law"
+
+    def describe(self):
+        return self.words
+
+    def assumptions(self, relation):
+        return ()
+
+    def separation(self, queries):
+        return min(queries, self.apart)
+
+
+def test_a_law_that_the_library_does_not_know_is_held_to_its_separation():
+    check_sampler(OneBug(law=OtherLaw(1)))
+    with pytest.raises(AssertionError, match="nearer than 2"):
+        check_sampler(OneBug(law=OtherLaw(2)))
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -59,6 +59,18 @@ class SamplingLaw(PlainData, tag="law"):
         """The chance that a record enters a query, if each query draws anew; else ``None``."""
         return None
 
+    def separation(self, queries: int) -> int | None:
+        """Return how many queries there are from one of a record's to its next, at least; ``None`` if it may be one."""
+        return None
+
+    def secret_batches(self, relation: NeighboringRelation) -> int:
+        """Return among how many batches a record's own is secret, as far as a guarantee uses that; 1 if it is known."""
+        return 1
+
+    def coins_known(self, relation: NeighboringRelation) -> bool:
+        """Return whether the guarantee holds even against who knows in which queries a record is."""
+        return False
+
     @property
     def per_query(self) -> bool:
         """Whether a redone query may take the next unused number, because its batch is drawn like any other."""
@@ -197,6 +209,9 @@ class FullBatchLaw(SamplingLaw):
     def assumptions(self, relation: NeighboringRelation) -> tuple[str, ...]:
         return ()
 
+    def coins_known(self, relation: NeighboringRelation) -> bool:
+        return True
+
 
 @dataclass(frozen=True)
 class FixedSizeLaw(SamplingLaw):
@@ -256,8 +271,10 @@ class AssignedLaw(GroupedLaw):
         """The number of batches that a record is in one of; ``None`` if it is unknown."""
 
     def secret_batches(self, relation: NeighboringRelation) -> int:
-        """Return among how many batches a record's own is secret, as far as a guarantee uses that; 1 if it is known."""
         return (self.batches or 1) if self.own_coin and relation != "replace_one" else 1
+
+    def coins_known(self, relation: NeighboringRelation) -> bool:
+        return self.secret_batches(relation) == 1
 
     def assumptions(self, relation: NeighboringRelation) -> tuple[str, ...]:
         if self.own_coin and relation != "replace_one":
@@ -296,6 +313,9 @@ class DisjointLaw(AssignedLaw):
 
     def most_draws(self, queries: int) -> int:
         return min(queries, 1)
+
+    def separation(self, queries: int) -> int:
+        return min(queries, self.num_batches or queries)
 
 
 @dataclass(frozen=True)
@@ -366,6 +386,9 @@ class CyclicLaw(AssignedLaw):
     def most_draws(self, queries: int) -> int:
         return -(-queries // self.batches_per_cycle)
 
+    def separation(self, queries: int) -> int:
+        return min(queries, self.batches_per_cycle)
+
     @property
     def queries_per_epoch(self) -> int:
         return self.batches_per_cycle
@@ -404,6 +427,9 @@ class CyclicPoissonLaw(GroupedLaw):
 
     def most_draws(self, queries: int) -> int:
         return -(-queries // self.batches_per_cycle)
+
+    def separation(self, queries: int) -> int:
+        return min(queries, self.batches_per_cycle)
 
     @property
     def queries_per_epoch(self) -> int:

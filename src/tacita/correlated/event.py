@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from tacita.accounting.events.event import NoiseSettings
 from tacita.accounting.events.gaussian_sums import GaussianSumEvent
 from tacita.accounting.events.guarantee import Guarantee, gaussian, no_guarantee
 from tacita.accounting.events.wrapped import OuterEvent
-from tacita.accounting.sampling_laws import AssignedLaw, CyclicLaw, CyclicPoissonLaw, DisjointLaw
+from tacita.accounting.sampling_laws import CyclicPoissonLaw
 from tacita.correlated.strategy import Factorization, coefficients, movement, sensitivity
 from tacita.errors import UnsupportedEventError
 
@@ -50,6 +51,8 @@ class CorrelatedEvent(OuterEvent):
     power: float
     banded_matrix: bool = False
 
+    costs_by_prefix: ClassVar[bool] = True  # type: ignore[override]
+
     def __post_init__(self) -> None:
         super().__post_init__()
         coefficients(self.bands, self.power)
@@ -64,7 +67,7 @@ class CorrelatedEvent(OuterEvent):
                 f"{law.words}: no guarantee is proved with correlated noise, because two turns of a record overlap; "
                 f"there is one with a banded matrix of at most {law.batches_per_cycle} bands, one a group."
             )
-        if not isinstance(law, DisjointLaw | CyclicLaw | CyclicPoissonLaw):
+        if law.separation(1) is None:
             raise UnsupportedEventError(
                 f"{law.words}: no guarantee is proved with correlated noise, because a record may be "
                 "in two queries in a row; there is one with CyclicSampler and DisjointSampler."
@@ -96,8 +99,8 @@ class CorrelatedEvent(OuterEvent):
         if isinstance(law, CyclicPoissonLaw):  # whose turns do not overlap: each is a query of the column's norm
             whole = sensitivity(shown, queries, 1)
             return replace(inner, max_contribution=tuple(whole * x for x in inner.max_contribution)).guarantee(queries)
-        assert isinstance(law, AssignedLaw)
-        separation = min(queries, law.batches or queries)
+        separation = law.separation(queries)
+        assert separation is not None
         known = gaussian(inner.query_mu * sensitivity(shown, separation, most_draws))
         strategy = (self.factorization, queries, separation, most_draws)
         groups = law.secret_batches(self.relation)

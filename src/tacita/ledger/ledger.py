@@ -382,9 +382,10 @@ class Ledger:
         """Return what was *spent so far* at ``delta``, which is never less than what was released.
 
         A closed session counts the queries it made, a running one those with a record, one whose process is gone all
-        that it had reserved. A session that does not compose query by query counts in full from its first query on, and
-        so does a share. This is a guarantee only if queries are missing for a reason that has nothing to do with the
-        releases; :meth:`bound` always is one. If there are :attr:`conditions`, it rests on them.
+        that it had reserved. A session that does not compose query by query counts the queries up to its last, if its
+        proof covers these alone, and else in full from its first query on; so does a share. This is a guarantee only if
+        queries are missing for a reason that has nothing to do with the releases; :meth:`bound` always is one. If there
+        are :attr:`conditions`, it rests on them.
         """
         _validate.delta("delta", delta)
         spent, rule = self._registry.spent(), self._registry.filter

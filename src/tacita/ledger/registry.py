@@ -148,7 +148,9 @@ class SessionRegistry:
         for one in self.all:
             queries = number[one.id] if one.purpose != SHARE else int(one.id in used_shares)
             if queries and one.share is None:
-                spent.append((one.part, Spend(one.event, queries if one.event.per_query else one.planned_queries)))
+                if not one.event.per_query:  # it leaves no number out
+                    queries = max(queries, one.last_query + 1) if one.event.costs_by_prefix else one.planned_queries
+                spent.append((one.part, Spend(one.event, queries)))
         return spent
 
     def conditions(self) -> tuple[str, ...]:

@@ -1,16 +1,20 @@
 """Assignments of records to batches that hold for a whole session or epoch. They are private.
 
-Used by sampling.disjoint and sampling.shuffled_epochs.
+Place: random -> [sampling._assignment] -> sampling.disjoint, sampling.shuffled_epochs, sampling.cyclic.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from tacita._row_numbers import ChosenRows
+from tacita import _row_numbers, _validate
+from tacita._row_numbers import ChosenRows, RowNumbers, RowRange, kept
 from tacita.random import Stream
+from tacita.sampling.sampler import Coins, Sampler
 
+EPOCH = 2**40  # words of the session's stream that belong to one epoch: one for each record
 Batches = list[np.ndarray]  # the records of each batch, int64, ascending
 Assignment = TypeVar("Assignment")
 
@@ -74,3 +78,84 @@ class LastAssignment:
             last = (key, make())
             self._last = last
         return last[1]
+
+
+class AssignedSampler(Sampler):
+    """Base of the samplers that put each record into one of several batches, for the session or anew in each epoch.
+
+    By ``"coin"``, row i's batch follows from one word of the session's own stream. By ``"index"`` it is ``i * batches
+    // num_records``, and by ``"permutation"`` the same of its place in a uniform order.
+
+    Attributes:
+        assignment: How records are assigned, one of ``ways``.
+        ways: What ``assignment`` may be.
+        batches_field: The name of the field that holds the number of batches.
+    """
+
+    assignment: str
+    ways: ClassVar[tuple[str, str]] = ("coin", "index")
+    batches_field: ClassVar[str]
+    _last: LastAssignment
+
+    def __post_init__(self) -> None:
+        for name in (self.batches_field, "num_records"):
+            object.__setattr__(self, name, _validate.count(name, getattr(self, name)))
+        if self.assignment not in self.ways:
+            raise ValueError(f"assignment must be {self.ways[0]!r} or {self.ways[1]!r}, got {self.assignment!r}.")
+        object.__setattr__(self, "_last", LastAssignment())  # not a field: never printed, compared or hashed
+
+    @abstractmethod
+    def _turn(self, query: int) -> tuple[int, int]:
+        """Return the epoch whose assignment a query reads, and the number of its batch."""
+
+    @property
+    def _batches(self) -> int:
+        return getattr(self, self.batches_field)
+
+    @property
+    def queries_per_epoch(self) -> int:
+        return self._batches  # exact, while sample_rate is rounded
+
+    @property
+    def sample_rate(self) -> float:  # type: ignore[override]
+        return 1 / self._batches
+
+    @property
+    def expected_batch_size(self) -> float:
+        return self.num_records / self._batches
+
+    @property
+    def requires_public_count(self) -> bool:
+        return self.assignment != "coin"
+
+    def draw(self, query: int, coins: Coins, num_rows: int) -> np.ndarray:
+        return np.asarray(self.batch(query, coins, num_rows))
+
+    def batch(self, query: int, coins: Coins, num_rows: int) -> np.ndarray | RowNumbers:
+        self._check_draw(query, num_rows)
+        (epoch, batch), batches = self._turn(query), self._batches
+        if self.assignment == "index":
+            rows = slice_of(batch, num_rows, batches)
+            return kept(RowRange(rows.start, rows.stop))
+        stream, offset = coins.for_session(), epoch * EPOCH
+        if self.assignment == "coin" and num_rows > _row_numbers.IN_MEMORY:  # too many to keep a whole assignment
+            return kept(coin_batch(stream, num_rows, batches, batch, offset=offset))
+        assign = by_coin if self.assignment == "coin" else by_permutation
+        found = self._last.get((stream, num_rows, epoch), lambda: assign(stream, num_rows, batches, offset=offset))
+        return found[batch].copy()
+
+    def masks(self, query: int, coins: Coins, num_rows: int, runs: int) -> np.ndarray:
+        self._check_draw(query, num_rows)
+        (epoch, batch), batches = self._turn(query), self._batches
+        if self.assignment == "index":
+            member = np.zeros((runs, num_rows), bool)
+            member[:, slice_of(batch, num_rows, batches)] = True
+            return member
+        stream, offset = coins.for_session(), epoch * EPOCH
+        key = (stream, num_rows, runs, epoch)
+        if self.assignment == "coin":
+            found = self._last.get(key, lambda: batches_by_coin(stream, num_rows, runs, batches, offset=offset))
+            return found == batch
+        place = self._last.get(key, lambda: orders(stream, num_rows, runs, offset=offset))
+        part = slice_of(batch, num_rows, batches)
+        return (place >= part.start) & (place < part.stop)

@@ -11,15 +11,15 @@ from typing import Literal
 
 import numpy as np
 
-from tacita import _row_numbers, _validate
+from tacita import _validate
 from tacita._row_numbers import ChosenRows, RowNumbers, RowRange, kept, rows_at
 from tacita.accounting.sampling_laws import CyclicLaw, CyclicPoissonLaw
-from tacita.sampling._assignment import LastAssignment, batches_by_coin, by_coin, coin_batch, slice_of
-from tacita.sampling.sampler import Coins, Sampler, simplest_fraction
+from tacita.sampling._assignment import AssignedSampler
+from tacita.sampling.sampler import Coins, simplest_fraction
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class CyclicSampler(Sampler):
+class CyclicSampler(AssignedSampler):
     """Groups of records that take turns: query t reads group t modulo ``batches_per_cycle``, the same in each cycle.
 
     With ``"coin"``, record i's group is uniform and follows from word i of the session's own stream, which no
@@ -49,13 +49,11 @@ class CyclicSampler(Sampler):
     assignment: Literal["coin", "index"]
     turn_rate: float = 1.0
 
+    batches_field = "batches_per_cycle"
+
     def __post_init__(self) -> None:
-        object.__setattr__(self, "batches_per_cycle", _validate.count("batches_per_cycle", self.batches_per_cycle))
-        object.__setattr__(self, "num_records", _validate.count("num_records", self.num_records))
+        super().__post_init__()
         object.__setattr__(self, "turn_rate", float(_validate.probability("turn_rate", self.turn_rate)))
-        if self.assignment not in ("coin", "index"):
-            raise ValueError(f"assignment must be 'coin' or 'index', got {self.assignment!r}.")
-        object.__setattr__(self, "_last", LastAssignment())  # not a field: never printed, compared or hashed
 
     def __repr__(self) -> str:  # that of a session whose groups enter whole is in older ledgers
         fields = f"batches_per_cycle={self.batches_per_cycle}, num_records={self.num_records}"
@@ -70,6 +68,10 @@ class CyclicSampler(Sampler):
         return CyclicPoissonLaw(self.batches_per_cycle, self.turn_rate, own_coin)
 
     @property
+    def queries_per_epoch(self) -> int:
+        return self.queries_for(1)
+
+    @property
     def sample_rate(self) -> float:  # type: ignore[override]
         return float(simplest_fraction(self.turn_rate) / self.batches_per_cycle)
 
@@ -77,44 +79,25 @@ class CyclicSampler(Sampler):
     def expected_batch_size(self) -> float:
         return self.num_records * self.turn_rate / self.batches_per_cycle
 
-    @property
-    def requires_public_count(self) -> bool:
-        return self.assignment == "index"
-
-    def draw(self, query: int, coins: Coins, num_rows: int) -> np.ndarray:
-        return np.asarray(self.batch(query, coins, num_rows))
+    def _turn(self, query: int) -> tuple[int, int]:
+        return 0, query % self.batches_per_cycle
 
     def batch(self, query: int, coins: Coins, num_rows: int) -> np.ndarray | RowNumbers:
-        self._check_draw(query, num_rows)
-        group, enters = query % self.batches_per_cycle, self._entering(query, coins)
-        if self.assignment == "index":
-            turn = slice_of(group, num_rows, self.batches_per_cycle)
-            if self.turn_rate == 1:
-                return kept(RowRange(turn.start, turn.stop))
-            after = ChosenRows(turn.stop - turn.start, lambda first, count: enters(count, offset=turn.start + first))
-            return rows_at(RowRange(turn.start, turn.stop), kept(after))
-        stream = coins.for_session()
-        if num_rows > _row_numbers.IN_MEMORY:
-            members = coin_batch(stream, num_rows, self.batches_per_cycle, group).chosen
-            return kept(ChosenRows(num_rows, lambda first, count: members(first, count) & enters(count, offset=first)))
-        groups = self._last.get(  # type: ignore[attr-defined]
-            (stream, num_rows), lambda: by_coin(stream, num_rows, self.batches_per_cycle)
-        )
-        return groups[group][enters(num_rows)[groups[group]]]
+        turn = super().batch(query, coins, num_rows)
+        if self.turn_rate == 1:
+            return turn
+        enters = self._entering(query, coins)
+        if isinstance(turn, RowRange):
+            return rows_at(turn, kept(ChosenRows(len(turn), lambda i, count: enters(count, offset=turn.start + i))))
+        if isinstance(turn, ChosenRows):
+            return kept(ChosenRows(num_rows, lambda i, count: turn.chosen(i, count) & enters(count, offset=i)))
+        rows = np.asarray(turn)
+        first, stop = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
+        return rows[enters(stop - first, offset=first)[rows - first]]
 
     def masks(self, query: int, coins: Coins, num_rows: int, runs: int) -> np.ndarray:
-        self._check_draw(query, num_rows)
-        group = query % self.batches_per_cycle
         enter = self._entering(query, coins)(runs * num_rows).reshape(runs, num_rows)
-        if self.assignment == "index":
-            in_turn = np.zeros(num_rows, bool)
-            in_turn[slice_of(group, num_rows, self.batches_per_cycle)] = True
-            return in_turn & enter
-        stream = coins.for_session()
-        groups = self._last.get(  # type: ignore[attr-defined]
-            (stream, num_rows, runs), lambda: batches_by_coin(stream, num_rows, runs, self.batches_per_cycle)
-        )
-        return (groups == group) & enter
+        return super().masks(query, coins, num_rows, runs) & enter
 
     def _entering(self, query: int, coins: Coins) -> Callable[..., np.ndarray]:
         """Return the coins of a query: (count, offset=) -> bool; all true if whole groups enter."""

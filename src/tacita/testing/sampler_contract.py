@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 from scipy import stats
 
-from tacita.accounting import CyclicLaw, CyclicPoissonLaw, FixedSizeLaw, SamplingLaw
-from tacita.accounting.sampling_laws import AssignedLaw
+from tacita.accounting import CyclicLaw, CyclicPoissonLaw, FixedSizeLaw, FullBatchLaw, SamplingLaw
+from tacita.accounting.sampling_laws import AssignedLaw, GroupedLaw
 from tacita.random import QueryCoins, Randomness
 from tacita.sampling import Sampler, as_sampler
 from tacita.testing.simulator import masks_of
@@ -37,11 +37,11 @@ def check_sampler(sampler: Sampler) -> None:
     * No rows at all are ordinary, and one row less moves no other (or lets one in, where a law has a largest batch and
       it was full), unless the number of records is public; then another number is refused, as is a query that the
       session does not have.
-    * No row is in more queries of a session than the law says. Over one epoch the batches are as large together as
-      the divisor says.
-    * Where the law has a chance that a record enters a query, rows enter with that chance, independently in two
-      queries, and independently of one another unless the law says that a record's absence moves others. Many runs
-      drawn at once by ``masks`` have the same law.
+    * No row is in more queries of a session than the law says, nor in two that are nearer than its separation.
+    * Unless records are assigned to batches, rows enter each query with the law's chance, or else with the sampler's
+      ``sample_rate``, and independently of one another unless the law says that a record's absence moves others; if the
+      law has a chance, also independently in two queries. Many runs drawn at once by ``masks`` have the same law.
+    * Batches of all records, or that records are assigned to, are together over one epoch as large as the divisor says.
     * Where each record draws its batch of an epoch by its own coin, all batches have the same chance, and a record's
       batch does not depend on another's, nor on its own of another epoch. In cyclic batches it is the same in each.
 
@@ -73,9 +73,9 @@ def check_sampler(sampler: Sampler) -> None:
     kinds = [("draw", _drawn_one_by_one)]
     kinds += [("masks", _drawn_at_once)] if type(sampler).masks is not Sampler.masks else []
     for name, drawn in kinds:
-        if law.query_chance is not None:
+        if not isinstance(law, GroupedLaw):
             found = np.stack(list(drawn(sampler, rows, _some(sampler, QUERIES))), axis=1)
-            _check_law(name, found, law, FALSE_ALARM / len(kinds))
+            _check_law(name, found, law, sampler.sample_rate, FALSE_ALARM / len(kinds))
         if isinstance(law, CyclicPoissonLaw):
             found = np.stack(list(drawn(sampler, rows, 2 * law.batches_per_cycle)), axis=1)
             _check_turns(name, found, law, FALSE_ALARM / len(kinds))
@@ -180,7 +180,10 @@ def _check_epochs(sampler: Sampler, rows: int) -> None:
             cycles = member[: len(member) // law.batches_per_cycle * law.batches_per_cycle]
             groups = cycles.reshape(-1, law.batches_per_cycle, rows).any(axis=0).sum(axis=0)
             assert groups.max() <= 1, "a row must stay in its group for the whole session."
-        elif law.query_chance is None:
+        apart = law.separation(queries)
+        near = [member[first : first + apart].sum(axis=0).max() for first in range(queries)] if apart else [0]
+        assert max(near) <= 1, f"a row is in two queries that are nearer than {apart}, the separation of its law."
+        if isinstance(law, AssignedLaw | FullBatchLaw):
             total = member[: sampler.queries_per_epoch].sum()
             expected = sampler.expected_batch_size * sampler.queries_per_epoch
             assert abs(total - expected) <= 1e-6 * expected, (
@@ -222,10 +225,9 @@ def _check_coins(name: str, drawn: Iterator[np.ndarray], batches: int, false_ala
         _check_frequencies(f"{name}: two batches by coin differ or add up,", counts, trials, 1 / batches, share)
 
 
-def _check_law(name: str, found: np.ndarray, law: SamplingLaw, false_alarm: float) -> None:
+def _check_law(name: str, found: np.ndarray, law: SamplingLaw, sample_rate: float, false_alarm: float) -> None:
     """Compare how often rows, and pairs of rows, were drawn with the law: ``found`` is (sessions, queries, rows)."""
-    chance = law.query_chance
-    assert chance is not None, "only laws with a chance a query have frequencies"
+    chance = sample_rate if law.query_chance is None else law.query_chance
     _check_frequencies(f"{name}: rows enter a query", found.sum(axis=0).ravel(), len(found), chance, false_alarm / 2)
     pairs = list(_pairs(found[:, :, :COUNTED_ROWS], law))
     if pairs:
@@ -253,7 +255,7 @@ def _pairs(found: np.ndarray, law: SamplingLaw) -> Iterator[int]:
     """Return how often both of two entries were drawn, for every two entries that the law calls independent."""
     places = list(itertools.product(range(found.shape[1]), range(found.shape[2])))
     for (query, row), (later, other) in itertools.combinations(places, 2):
-        if query != later or not law.absence_moves_others:
+        if not law.absence_moves_others if query == later else law.query_chance is not None:
             yield int((found[:, query, row] & found[:, later, other]).sum())
 
 

@@ -17,19 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacita.accounting import (
-    CyclicLaw,
-    CyclicPoissonLaw,
-    DisjointLaw,
-    FixedSizeLaw,
-    FullBatchLaw,
-    NeighboringRelation,
-    PoissonLaw,
-    PoissonUnitLaw,
-    ShuffledEpochsLaw,
-    TruncatedPoissonLaw,
-)
-from tacita.accounting.sampling_laws import AssignedLaw
+from tacita.accounting import FixedSizeLaw, NeighboringRelation, SamplingLaw, TruncatedPoissonLaw
 from tacita.estimators.estimator import Estimator, Values
 from tacita.gradients.engine import GradientSource
 from tacita.gradients.given import GivenEngine
@@ -41,17 +29,6 @@ from tacita.testing.adversaries import Adversary
 
 CACHED = 2**16  # elements of a chunk's tensors in one query; small enough for the processor's cache
 KEPT = 2**22  # elements of a chunk's trace
-SIMULATED = (
-    FullBatchLaw,
-    DisjointLaw,
-    ShuffledEpochsLaw,
-    CyclicLaw,
-    CyclicPoissonLaw,
-    FixedSizeLaw,
-    PoissonLaw,
-    PoissonUnitLaw,
-    TruncatedPoissonLaw,  # whose reference lacks a record that the canary pushed out: a weaker adversary, still valid
-)
 
 
 @dataclass(frozen=True)
@@ -98,9 +75,7 @@ class Parts:
     @property
     def coins_known(self) -> bool:
         """Whether the claim holds even for an adversary who knows in which queries the canary is."""
-        law = self.sampler.law
-        assigned = isinstance(law, AssignedLaw) and law.secret_batches(self.relation) == 1
-        return assigned or isinstance(law, FullBatchLaw)
+        return self.sampler.law.coins_known(self.relation)
 
 
 @dataclass(frozen=True)
@@ -278,9 +253,20 @@ def parts_of(oracle: Any, queries: int, relation: NeighboringRelation) -> Parts 
     kinds = {"estimator": Estimator, "mechanism": Mechanism, "sampler": Sampler, "source": GradientSource}
     if noise_std is None or not all(isinstance(getattr(oracle, name, None), kind) for name, kind in kinds.items()):
         return None
-    if not isinstance(oracle.sampler.law, SIMULATED) or isinstance(oracle.estimator, CappedSum):
+    if not _can_simulate(oracle.sampler.law, relation) or isinstance(oracle.estimator, CappedSum):
         return None  # a capped sum needs the activations of its own engine
     return Parts(oracle.estimator, oracle.mechanism, oracle.sampler, dict(noise_std), queries, relation)
+
+
+def _can_simulate(law: SamplingLaw, relation: NeighboringRelation) -> bool:
+    """Return whether the reference tells an adversary no more than a guarantee lets it know.
+
+    Where an absent record moves others, the others' batches may tell the canary's coin. Under fixed-size sampling the
+    reference has a replacement. Truncated batches lack a record that the canary pushed out: a weaker adversary.
+    """
+    return (
+        not law.absence_moves_others or law.coins_known(relation) or isinstance(law, FixedSizeLaw | TruncatedPoissonLaw)
+    )
 
 
 def gradients_of(oracle: Any) -> dict[str, Tensor]:

@@ -76,6 +76,11 @@ class Event(PlainData, metaclass=_Guaranteed, tag="event"):
         return True
 
     @property
+    def costs_by_prefix(self) -> bool:
+        """Whether the first queries of a session, in order, cost what a session of so many queries costs."""
+        return self.per_query
+
+    @property
     @abstractmethod
     def sampler(self) -> str:
         """How records enter a query, in a few plain words."""

@@ -83,6 +83,7 @@ class SampledEvent(Event):
 
     released: ClassVar[str]  # what is released, in the words of an error
     proofs: ClassVar[Mapping[type[SamplingLaw], Proof]]
+    of_other_laws: ClassVar[Proof | None] = None  # what is proved for every law of single records
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -98,8 +99,12 @@ class SampledEvent(Event):
     @classmethod
     def charges(cls, law: SamplingLaw) -> Charges:
         """Return what is charged under ``law``, by neighboring relation that is proved; empty if none is."""
-        proof = cls.proofs.get(type(law))
+        proof = cls._proof(law)
         return {} if proof is None else proof.of(law)
+
+    @classmethod
+    def _proof(cls, law: SamplingLaw) -> Proof | None:
+        return cls.proofs.get(type(law), cls.of_other_laws if law.rows_per_unit == 1 else None)
 
     @classmethod
     def _elsewhere(cls) -> str:
@@ -124,7 +129,9 @@ class SampledEvent(Event):
         """Whether there is noise on everything that moves."""
 
     def _guarantee(self, queries: int) -> Guarantee:
-        return self.proofs[type(self.sampling)].guarantee(self, queries) if self.private else no_guarantee()
+        proof = self._proof(self.sampling)
+        assert proof is not None
+        return proof.guarantee(self, queries) if self.private else no_guarantee()
 
 
 REFUSED = "refused"

@@ -52,6 +52,10 @@ class OuterEvent(Event):
 class WrappedEvent(OuterEvent):
     """An event with the guarantee of the event inside; subclasses say what is different."""
 
+    @property
+    def costs_by_prefix(self) -> bool:
+        return self.inner.costs_by_prefix
+
     def _guarantee(self, queries: int) -> Guarantee:
         return self.inner.guarantee(queries)
 
