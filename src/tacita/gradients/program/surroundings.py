@@ -118,11 +118,11 @@ def compiling() -> Iterator[None]:
             setattr(checkpoint, _RECOMPUTE, lambda *args, **kwargs: (None for _ in range(1)))
             Distribution.set_default_validate_args(False)
             for kind in scripted:
-                kind.__call__ = _refuse_script
+                setattr(kind, "__call__", _refuse_script)  # noqa: B010 - a type of C's
             yield
         finally:
             torch.compiler._is_compiling_flag = flag
             setattr(checkpoint, _RECOMPUTE, recompute)
             Distribution.set_default_validate_args(looks)
             for kind, call in scripted.items():
-                kind.__call__ = call
+                setattr(kind, "__call__", call)  # noqa: B010
