@@ -114,7 +114,7 @@ def main(arguments: list[str]) -> None:
 
     must, before = load(), times(LIST.read_text().splitlines())
     seconds = before if arguments == ["--no-run"] else measured(arguments)
-    bugs = [(one.caught_by, one.name in must) for one in (*must.values(), *BUGS.values())]
+    bugs = [(one.caught_by, one.name in must and not must[one.name].slow) for one in (*must.values(), *BUGS.values())]
     bugs = [([test_of(test) for test in tests], seen) for tests, seen in bugs]
     LIST.write_text(listed(seconds, bugs), encoding="utf-8")
 

@@ -10,9 +10,7 @@ from tacita.gradients.data import ItemRows
 from tacita.oracles import gate
 from tacita.random import Stream
 from tacita.runs import checkpoint
-from tacita.runs.checkpoint import TrainingState
-from tacita.training import fingerprint
-from tacita.training.callbacks import Spent, Watch
+from tacita.training.callbacks import Watch
 from tests.planted.plant import bug, put, swap
 
 CALLBACKS = "tests/training/test_callbacks.py::"
@@ -38,18 +36,6 @@ def sums_handed_to_callbacks():
     put(Watch, "step", telling)
 
 
-@bug(7, 42, caught_by=[CALLBACKS + "test_the_public_numbers_do_not_depend_on_the_records"])
-def batch_size_handed_to_callbacks():
-    """A callback is told how many records the query drew."""
-    whole = Spent.__init__
-
-    def telling(self, oracle, delta):
-        whole(self, oracle, delta)
-        self.batch_size = len(oracle.draws.batch(max(oracle.gate.position - 1, 0)))
-
-    put(Spent, "__init__", telling)
-
-
 def watched_without_flush() -> None:
     """Let nothing be flushed while a step is shown to callbacks and measured on public rows."""
     whole = Watch.step
@@ -61,12 +47,6 @@ def watched_without_flush() -> None:
         del ledger.flush
 
     put(Watch, "step", hasty)
-
-
-@bug(11, 42, caught_by=[CALLBACKS + "test_the_ledger_is_on_disk_before_a_callback"])
-def callbacks_before_the_ledger_is_on_disk():
-    """A callback is handed a release whose line may still be lost."""
-    watched_without_flush()
 
 
 @bug(42, caught_by=[PUBLIC + "test_it_is_computed_on_public_rows_alone"])
@@ -81,33 +61,6 @@ def public_loss_of_private_rows():
     put(Watch, "__init__", init)
 
 
-@bug(caught_by=[PUBLIC + "test_an_early_end_states_the_plans_epsilon"])
-def early_end_unsaid():
-    """A run that the public loss has ended states nothing of it."""
-    put(TrainingState, "changes_in_words", lambda self: [])
-
-
-@bug(43, caught_by=[PUBLIC + "test_a_resumed_run_ends_where_an_uninterrupted_one_does"])
-def losses_forgotten_on_resume():
-    """A resumed run starts to count losses without improvement anew."""
-    whole = TrainingState.from_tree
-    put(TrainingState, "from_tree", lambda self, tree: whole(self, {**tree, "public_losses": []}))
-
-
-@bug(43, caught_by=[PUBLIC + "test_a_run_killed_between_its_early_end_and_its_seal_is_finished"])
-def early_end_forgotten_on_resume():
-    """A run that was ended and killed before its seal goes on with queries that its session has closed."""
-    whole = TrainingState.from_tree
-    put(TrainingState, "from_tree", lambda self, tree: whole(self, {**tree, "stopped": False}))
-
-
-@bug(43, caught_by=[SCHEDULES + "test_a_schedule_is_followed_and_resumed_bit_for_bit"])
-def schedule_forgotten_on_resume():
-    """A resumed run starts its schedule anew."""
-    whole = TrainingState.to_tree
-    put(TrainingState, "to_tree", lambda self: {**whole(self), "scheduler": None})
-
-
 @bug(43, caught_by=[SCHEDULES + "test_a_schedule_is_followed_and_resumed_bit_for_bit"])
 def milestones_as_texts():
     """A checkpoint turns the numbers of a schedule's milestones into texts, which no step ever equals."""
@@ -118,12 +71,6 @@ def milestones_as_texts():
         }
 
     swap(checkpoint._in_types_of, texts)
-
-
-@bug(43, caught_by=[SCHEDULES + "test_a_data_set_that_draws_when_it_is_read_can_be_resumed"])
-def data_bound_to_a_draw():
-    """The tag of a data set that draws when it is read covers what it drew, so that no resume finds it again."""
-    put(fingerprint, "seed_generators", lambda seed: None)
 
 
 @bug(22, caught_by=[VIEWS + "test_one_record_moves_the_sum_by_one_threshold_whatever_its_views"])

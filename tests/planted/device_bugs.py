@@ -3,7 +3,7 @@
 import secrets
 from contextlib import contextmanager
 
-from tacita.gradients import randomness_check, seeds, weighted_sums
+from tacita.gradients import randomness_check, seeds
 from tacita.oracles import gradient_oracle
 from tacita.oracles.gate import ReleaseGate
 from tests.planted.plant import bug, put, swap
@@ -29,21 +29,6 @@ def no_fingerprint_off_the_cpu():
         return on_cpu(self, query, values) if here else secrets.token_hex(16)
 
     put(ReleaseGate, "_fingerprint", fingerprint)
-
-
-@bug(
-    94,
-    caught_by=[
-        DEVICES + "test_sums_by_index_have_the_same_bits_each_time",
-        DEVICES + "test_sums_and_norms_over_tokens_have_the_same_bits_each_time",
-    ],
-)
-def sums_in_an_order_that_varies():
-    """Sums over equal indices are added up by ``index_add_``, whose bits differ from call to call on a device."""
-    swap(
-        weighted_sums.sums_by_index,
-        lambda index, rows, size: rows.new_zeros(size, rows.shape[1]).index_add(0, index, rows),
-    )
 
 
 @bug(94, caught_by=[DEVICES + "test_dropout_follows_the_seed_and_leaves_both_generators"])

@@ -4,14 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from tacita.ledger import Ledger
 from tacita.oracles.payment import Payment
 from tacita.tables import extraction, moments
 from tests.planted.plant import bug, put, swap
 
 EXTRACTION = "tests/tables/test_extraction.py::"
 MOMENTS = "tests/tables/test_moments.py::"
-OPTIONS = "tests/oracles/test_payment.py::"
 
 
 @bug(24, caught_by=[EXTRACTION + "test_no_other_image_shows_in_the_features_of_one"])
@@ -26,12 +24,6 @@ def images_centred_by_their_own_mean():
     swap(each, centred)
 
 
-@bug(41, caught_by=[EXTRACTION + "test_a_file_is_private_and_read_back_bit_for_bit"])
-def features_for_every_reader():
-    """A file of features, which shows the images, may be read by every user of the machine."""
-    put(extraction, "FILE_MODE", 0o644)
-
-
 @bug(18, caught_by=[MOMENTS + "test_a_record_moves_the_sums_by_at_most_the_thresholds"])
 def moments_without_thresholds():
     """The means and squares of a record are not clipped at the thresholds that the noise is for."""
@@ -41,31 +33,6 @@ def moments_without_thresholds():
         return clipper(max_grad_norm={name: 1e6 * norm for name, norm in max_grad_norm.items()})
 
     put(moments, "PerLayerClipper", loose)
-
-
-@bug(11, caught_by=[OPTIONS + "test_a_session_is_paid_from_the_share"])
-def share_forgotten():
-    """A session that follows a release is registered outside the share that was set aside for it."""
-    register = Ledger.register
-
-    def outside(self, event, *, share=None, **settings):
-        del share
-        return register(self, event, **settings)
-
-    put(Ledger, "register", outside)
-
-
-@bug(11, caught_by=[OPTIONS + "test_calibration_adds_to_what_is_in_the_share_alone"])
-def share_thought_to_be_empty():
-    """Noise is calibrated to a share as if no other session were paid from it."""
-    put(Payment, "spends", lambda self, part: [])
-
-
-@bug(caught_by=[EXTRACTION + "test_a_file_is_used_again_only_for_the_same_images_and_settings"])
-def features_of_other_bounds():
-    """A file of features is taken for those of another range of pixels."""
-    made_of = extraction._made_of
-    swap(made_of, lambda transform, pixels, lower, upper: made_of(transform, pixels, 0.0, 1.0))
 
 
 @bug(caught_by=[MOMENTS + "test_a_session_is_bound_to_both_thresholds"])

@@ -1,13 +1,11 @@
 """Bugs of engines, clipping and estimators: one record adds more than is stated, or something else than itself."""
 
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from tacita import _validate
-from tacita.clipping import FlatClipper, PerLayerClipper, flat
+from tacita.clipping import flat
 from tacita.errors import UnsupportedModuleError
 from tacita.estimators import ClippedSum
 from tacita.gradients import (
@@ -20,18 +18,14 @@ from tacita.gradients import (
     functional,
     network_source,
     record_batch,
-    scan,
-    seeds,
     weighted_sums,
 )
 from tacita.gradients.chunked import ChunkedEngine
 from tacita.gradients.program import check, run, writer
 from tacita.gradients.program import engine as program
-from tacita.gradients.program import record as capture
-from tacita.gradients.rules import convolution, normalization, outer, rounding, rule
+from tacita.gradients.rules import convolution, normalization, outer, rounding
 from tacita.gradients.rules import uses as ghost
 from tacita.oracles import GradientOracle, gradient_oracle
-from tacita.oracles.updates import Updates
 from tests.planted.plant import bug, put, swap
 
 ORACLE = "tests/oracles/test_gradient_oracle.py::"
@@ -40,9 +34,7 @@ CLIPPED_SUM = "tests/estimators/test_clipped_sum.py::"
 SCAN = "tests/gradients/test_scan.py::"
 SOURCE = "tests/gradients/test_network_source.py::"
 ROWS = "tests/gradients/test_weighted_sums.py::"
-SEEDS = "tests/gradients/test_seeds.py::"
 LOOP = "tests/gradients/test_loop.py::"
-VMAP = "tests/gradients/test_both_engines.py::"
 GHOST = "tests/gradients/program/test_engine.py::"
 HOSTILE_MODELS = "tests/gradients/test_hostile_models.py::test_no_model_lets_a_record_move_more_than_its_share"
 RULES = "tests/gradients/test_batching_rules.py::test_what_sees_the_batch_is_refused"
@@ -53,11 +45,6 @@ RECORDED = "tests/gradients/program/test_early_norms.py::"
 CHOICE = "tests/gradients/test_engine_choice.py::"
 PATCHES = "tests/gradients/rules/test_patch_gram.py::"
 
-MIXERS = [
-    SCAN + "test_a_contrastive_loss_is_refused",
-    SCAN + "test_a_module_of_the_users_that_mixes_samples_is_refused",
-]
-HOSTILE = ORACLE + "test_a_hostile_row_adds_at_most_the_threshold"
 PHYSICAL = [ORACLE + "test_physical_batches_change_nothing_but_the_order_of_summation"]
 
 
@@ -76,12 +63,6 @@ def mean_clipped_instead_of_samples():
     put(ClippedSum, "__call__", clipped)
 
 
-@bug(21, caught_by=[SCAN + "test_wrappers_and_lazy_modules_are_refused"])
-def data_parallel_accepted():
-    """A wrapper that adds up the gradients of samples before they are clipped is accepted."""
-    swap(scan._wrapper, lambda name, module: None)
-
-
 @bug(22, caught_by=PHYSICAL)
 def noise_for_each_physical_batch():
     """Every physical batch gets noise of its own."""
@@ -97,58 +78,6 @@ def noise_for_each_physical_batch():
     put(ChunkedEngine, "weighted_sums", noisy)
 
 
-@bug(22, caught_by=PHYSICAL)
-def threshold_changes_within_a_batch():
-    """The clipping threshold doubles from one physical batch to the next."""
-    whole = ChunkedEngine.weighted_sums
-
-    def adaptive(self, rule, groups):
-        calls = iter(range(10**6))
-
-        def loosened(norms: Tensor) -> tuple[Tensor, ...]:
-            factor = 2.0 ** next(calls)
-            return tuple(factor * weights for weights in weighted_sums.weight_arrays(rule, norms))
-
-        return whole(self, loosened, groups)
-
-    put(ChunkedEngine, "weighted_sums", adaptive)
-
-
-@bug(
-    24,
-    caught_by=[
-        SCAN + "test_batch_norm_in_training_mode_is_refused_frozen_or_not",
-        "tests/training/test_fit.py::test_batch_norm_is_refused_with_the_way_out",
-    ],
-)
-def batch_norm_accepted():
-    """Batch normalisation in training mode is not looked for."""
-    swap(scan._batch_norm, lambda name, module: None)
-
-
-@bug(24, caught_by=[SCAN + "test_batch_norm_in_training_mode_is_refused_frozen_or_not"])
-def frozen_batch_norm_accepted():
-    """Batch normalisation is only looked for where it has trainable parameters."""
-    whole = scan._batch_norm
-
-    def lenient(name, module):
-        return whole(name, module) if any(p.requires_grad for p in module.parameters()) else None
-
-    swap(whole, lenient)
-
-
-@bug(24, caught_by=[SCAN + "test_a_buffer_that_a_forward_pass_changes_is_refused_and_stays_as_it_was"])
-def mutable_buffer_accepted():
-    """A module that remembers the data in a buffer is accepted."""
-    swap(scan._changed, lambda names: ())
-
-
-@bug(24, caught_by=[*MIXERS, SCAN + "test_attention_over_the_batch_axis_is_refused"])
-def batch_mixing_accepted():
-    """Nothing checks that a sample's loss is its own."""
-    swap(scan._mixing, lambda model, loss_fn, probe: ())
-
-
 @bug(24, caught_by=[SOURCE + "test_a_mode_that_mixes_samples_is_refused_later_too"])
 def mode_checked_only_once():
     """A module put back into training mode after the source was built is not seen."""
@@ -160,30 +89,6 @@ def mode_checked_only_once():
 def loss_with_a_memory_accepted():
     """A loss keeps what it computed on one batch in a tensor outside of the model, and uses it on the next."""
     put(engine_choice, "_check_repeats", lambda *args: None)
-
-
-@bug(25, caught_by=[CLIPPING + "test_contract", HOSTILE])
-def nan_keeps_its_weight():
-    """A sample whose norm is NaN is not clipped: min(1, nan) is taken for 1."""
-
-    def weights(threshold, norms):
-        exact = norms.double()
-        return torch.where(exact > threshold, flat.bounded_quotient(threshold, exact, norms.dtype), 1.0)
-
-    swap(flat.clip_weights, weights)
-
-
-@bug(25, caught_by=[VMAP + "test_a_hostile_row_of_weight_zero_is_absent"])
-def zero_times_nan():
-    """A sample of weight 0 is multiplied by it, and 0 times NaN is NaN."""
-    put(weighted_sums, "_without_absent", lambda held, weights: held)
-
-
-@bug(25, caught_by=[HOSTILE, GHOST + "test_a_hostile_row_leaves_the_others_alone"])
-def zero_times_nan_in_the_ghost_engine():
-    """The ghost engine takes no weight for absence, and 0 times NaN is NaN."""
-    whole = ghost.row_weights
-    swap(whole, lambda weights, dtype, norms=None: [replace(w, plain=True) for w in whole(weights, dtype, norms)])
 
 
 @bug(26, 39, caught_by=[CLIPPING + "test_contract"])
@@ -212,42 +117,6 @@ def no_room_for_the_product():
 def sums_under_autocast():
     """Weighted sums are taken in bfloat16 or TF32 where the user's training loop is."""
     swap(weighted_sums.full_precision, lambda device: nullcontext())
-
-
-@bug(
-    26,
-    caught_by=[
-        ROWS + "test_norms_of_millions_of_values_are_upper_bounds_and_tight",
-        ROWS + "test_large_float32_values_do_not_overflow",
-    ],
-)
-def norms_in_single_precision():
-    """Squares are summed in the gradient's own precision."""
-    put(weighted_sums, "_squared_norms", lambda held: held.square().cumsum(dim=-1)[..., -1].double())
-
-
-@bug(26, caught_by=[VMAP + "test_sums_and_norms_are_float32_or_better"])
-def sums_in_half_precision():
-    """Clipped gradients are summed in the parameter's precision."""
-    swap(weighted_sums.wide, lambda dtype: dtype)
-
-
-@bug(27, caught_by=[ORACLE + "test_parameters_the_optimizer_misses_are_named_after_the_first_step"])
-def parameters_left_out_in_silence():
-    """Parameters that the optimizer does not hold stay as they are, and nobody is told."""
-    put(Updates, "check", lambda self, params, accumulate: None)
-
-
-@bug(30, caught_by=["tests/oracles/test_updates.py::test_what_somebody_else_left_in_grad_is_not_added_to"])
-def releases_added_to_whatever_is_there():
-    """A release is added to a gradient that somebody else computed, on raw data perhaps."""
-    put(Updates, "_ours", lambda self, name, parameter, grad: True)
-
-
-@bug(30, caught_by=["tests/oracles/test_updates.py::test_a_parameter_that_was_updated_starts_anew"])
-def a_release_used_by_two_steps():
-    """A release that one step has used is added to those of the next."""
-    put(Updates, "_waits", lambda self, name, parameter: name in self._given)
 
 
 @bug(27, caught_by=[SOURCE + "test_other_parameters_than_those_at_the_start_are_refused"])
@@ -319,47 +188,10 @@ def gradient_added_to_the_last():
     put(GradientOracle, "backward", adding)
 
 
-@bug(
-    33,
-    98,
-    caught_by=[
-        SCAN + "test_a_loss_that_is_not_one_a_sample_is_refused",
-        LOOP + "test_a_loss_of_the_wrong_shape_is_refused",
-    ],
-)
-def mean_loss_accepted():
-    """A loss that is one number for the batch is spread over its samples."""
-    swap(functional.is_per_sample, lambda losses, size: True)
-
-
-@bug(33, 98, caught_by=[SCAN + "test_a_division_by_the_batch_size_is_refused"])
-def loss_divided_by_the_batch_accepted():
-    """A loss that is divided by a count over the batch (its tokens, say) is accepted."""
-    swap(scan._number_matters, lambda model, loss_fn, probe: False)
-
-
-@bug(20, caught_by=[CLIPPING + "test_contract"])
-def layers_clipped_at_the_whole_threshold():
-    """Each of L layers is clipped at C, while C / sqrt(L) is stated."""
-    put(PerLayerClipper, "weights", lambda self, norms: flat.clip_weights(0.7, norms))
-
-
-@bug(20, caught_by=[CLIPPING + "test_contract"])
-def contribution_understated():
-    """A clipper states half of what a sample can add."""
-    put(FlatClipper, "max_contribution", lambda self, shapes: {"all": self.max_grad_norm / 2})
-
-
 @bug(39, 47, caught_by=[GHOST_RULES + "test_contract[linear_gram]"])
 def ghost_norms_without_their_margin():
     """Ghost norms are reported as computed, without the term that their rounding can hide."""
     put(ProgramEngine, "rounding_margin", False)
-
-
-@bug(39, 47, caught_by=[GHOST_RULES + "test_contract[linear_gram]"])
-def rounding_taken_for_exact():
-    """The bound on rounding errors, from which every margin of a norm follows, is zero."""
-    swap(rounding.gamma, lambda terms, dtype: 0.0)
 
 
 @bug(47, caught_by=[GHOST_RULES + "test_contract[linear_gram]"])
@@ -387,18 +219,6 @@ def patches_cancel():
     swap(outer.with_margin, lambda squares, reach, positions, dtype, *, roundings=2: squares)
 
 
-@bug(47, caught_by=[PATCHES + "test_the_products_are_those_of_patches"])
-def additions_of_pixels_not_counted():
-    """Products of patches have the rounding of products of pixels; that of adding these up is left out."""
-    whole = convolution.patch_gram
-
-    def short(pixels, kernel, stride, dilation):
-        made = whole(pixels, kernel, stride, dilation)
-        return replace(made, terms=made.terms - sum(kernel) + len(kernel))
-
-    swap(whole, short)
-
-
 @bug(47, caught_by=[MARGINS + "test_the_term_of_a_gram_norm_pays_for_the_worst_errors_of_its_inner_products[coherent]"])
 def gram_term_of_one_factor():
     """Of a Gram norm's two factors only one is taken for rounded."""
@@ -409,36 +229,6 @@ def gram_term_of_one_factor():
         return form(gram, lengths) * (len(calls) % 2)
 
     swap(form, every_other)
-
-
-@bug(35, caught_by=[SOURCE + "test_nobody_without_the_secret_knows_the_augmentation"])
-def augmentation_known_to_all():
-    """Augmentation follows from the record's index alone: one record removed changes what all others add."""
-
-    def item(self, index, seed):
-        seeds.seed_generators(seeds.derived_seed(0, "record", index))
-        return self._dataset[index]
-
-    put(data.ItemRows, "_item", item)
-
-
-@bug(35, caught_by=[SOURCE + "test_nobody_without_the_secret_knows_the_augmentation"])
-def augmentation_from_the_users_seed():
-    """Records of a query without a seed are augmented by torch's generator, which the user has seeded."""
-    swap(seeds.fresh_seed, torch.initial_seed)
-
-
-@bug(35, caught_by=[SOURCE + f"test_records_and_model_draw_apart[{method}]" for method in ("loop", "program")])
-def one_stream_for_records_and_model():
-    """The first record is augmented with the draws that its dropout is made from."""
-    whole = seeds.derived_seed
-    swap(whole, lambda *labels: whole(*(label for label in labels if label not in ("record", "chunk", "model"))))
-
-
-@bug(35, caught_by=[SEEDS + "test_seeds_alike_in_their_last_bits_are_different_seeds"])
-def dropout_of_32_bits():
-    """The generator that dropout draws from keeps 32 bits of its seed: all masks can be tried."""
-    swap(seeds.fill, lambda generator, seed: generator.manual_seed(seed % 2**63))
 
 
 @bug(42, caught_by=[SOURCE + "test_method_and_refusals_do_not_tell_whether_there_is_a_record"])
@@ -462,51 +252,10 @@ def augmentation_by_position():
     put(data.ItemRows, "fetch", fetch)
 
 
-@bug(51, caught_by=[SOURCE + "test_labels_are_the_indices_whatever_their_position"])
-def labels_by_position():
-    """A record's label is its position in the batch, which one absent record moves."""
-    whole = NetworkSource.engine
-
-    def engine(self, *args, **settings):
-        found = whole(self, *args, **settings)
-        found._labels = torch.arange(len(found._labels))
-        return found
-
-    put(NetworkSource, "engine", engine)
-
-
 @bug(52, caught_by=[GHOST + "test_uses_that_are_served[in_place_on_a_view]"])
 def edges_of_views_lost():
     """What a model does in place on a view rewrites its history, and the layer's gradient is lost."""
     put(torch.Tensor, "_is_view", lambda self: False)
-
-
-@bug(56, caught_by=[RECORDED + "test_no_bit_depends_on_when_norms_are_taken[chain]"])
-def norms_taken_early_without_margin():
-    """Norms that are taken while a program runs are estimates, while those of after it are upper bounds."""
-    whole = ghost.norms_taken
-    put(program, "norms_taken", lambda named, chosen, margin: whole(named, chosen, margin=False))
-
-
-@bug(52, caught_by=[CHOICE + "test_a_backward_hook_on_all_modules_is_refused"])
-def backward_hooks_on_all_modules_left_out():
-    """A backward hook that is registered for all modules at once is not called, and nobody is told."""
-    check = writer.check_backward_hooks
-
-    def of_each(tree):
-        try:
-            check(tree)
-        except UnsupportedModuleError as error:
-            if "for all modules" not in str(error):
-                raise
-
-    put(writer, "check_backward_hooks", of_each)
-
-
-@bug(52, caught_by=[CHOICE + "test_a_module_with_a_backward_hook_is_refused"])
-def backward_hooks_left_out():
-    """A module's backward hook, which changes the gradient, is not called, and nobody is told."""
-    put(writer, "check_backward_hooks", lambda tree: None)
 
 
 @bug(26, 39, caught_by=[RECORDED + "test_autocast_around_a_query_reaches_no_norm"])
@@ -523,28 +272,6 @@ def norms_taken_early_in_low_precision():
             put(ghost, "full_precision", exact)
 
     put(program, "norms_taken", careless)
-
-
-@bug(28, caught_by=[GHOST_RULES + "test_contract[linear_gram]"])
-def shared_gradients_weighted_in_place():
-    """A rule weighs an output gradient in place, and the next call that has the same gradient weighs it again."""
-
-    def times(self, rows):
-        return rows.mul_(self.values.view((-1,) + (1,) * (rows.ndim - 1)))
-
-    put(rule.RowWeights, "times", times)
-
-
-@bug(52, caught_by=[GHOST + "test_uses_that_are_served[bias_alone]"])
-def uses_outside_of_rules_dropped():
-    """A use of a parameter that no rule sees is left out."""
-    whole = capture._backward
-
-    def blind(losses, recorder, leaves, copies):
-        of_leaves, of_copies = whole(losses, recorder, leaves, copies)
-        return [None] * len(of_leaves), of_copies
-
-    swap(whole, blind)
 
 
 @bug(
@@ -603,12 +330,6 @@ def the_model_sees_the_batch():
     swap(writer.written_down, Whole)
     put(engine_choice.MethodChoice, "_obstacle", lambda *args, **more: "")
     put(run, "check_rows", lambda *args: None)
-
-
-@bug(57, caught_by=[SOURCE + "test_a_mode_that_is_changed_later_is_tried_again"])
-def modes_taken_for_constant():
-    """A model that was tried in one mode is used in another."""
-    put(NetworkSource, "_try_again", lambda self, params: None)
 
 
 @bug(52, caught_by=[CHOICE + "test_a_program_that_differs_from_the_loop_is_refused"])

@@ -1,23 +1,20 @@
 """Bugs of noise and keys: too little noise, the same noise twice, noise that can be guessed."""
 
 import math
-import os
 import secrets
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 
 import numpy as np
 import torch
 
 from tacita import _box_muller, _stream
-from tacita import random as randomness_module
 from tacita.adaptive_clipping import BELOW
 from tacita.ledger.registry import SessionRegistry
-from tacita.mechanisms import GaussianMechanism, paid_noise
+from tacita.mechanisms import GaussianMechanism
 from tacita.oracles import GradientOracle, ReleaseGate
-from tacita.random import Key, QueryCoins, Randomness, Stream
+from tacita.random import Key, Randomness, Stream
 from tests.planted.plant import bug, put, swap
 
 GAUSSIAN = "tests/mechanisms/test_gaussian.py::"
@@ -29,18 +26,6 @@ THREADS = "tests/oracles/test_threads.py::"
 
 STATED_NOISE = ORACLE + "test_release_is_the_clipped_sum_plus_the_stated_noise"
 NO_NOISE_TWICE = LINE + "test_no_noise_is_used_twice"
-
-
-@bug(
-    20,
-    caught_by=[
-        GAUSSIAN + "test_noise_std_is_multiplier_times_sensitivity",
-        ORACLE + "test_replace_one_has_twice_the_noise_at_the_same_multiplier",
-    ],
-)
-def sensitivity_forgotten():
-    """The noise is the multiplier, whatever the sensitivity."""
-    put(GaussianMechanism, "noise_std", lambda self, bounds, sizes: dict.fromkeys(bounds, self.noise_multiplier))
 
 
 @bug(20, caught_by=[STATED_NOISE])
@@ -152,16 +137,6 @@ def same_noise_in_every_parameter():
     put(ReleaseGate, "_normals", normals)
 
 
-@bug(34, 43, caught_by=[NO_NOISE_TWICE, RANDOM + "test_the_ratchet_changes_the_key_and_keeps_the_sessions"])
-def key_not_ratcheted():
-    """The key of a checkpoint is that of the one before."""
-
-    def counted(self):
-        self.generation += 1
-
-    put(Randomness, "ratchet", counted)
-
-
 @bug(34, caught_by=[LINE + "test_two_oracles_cannot_draw_the_same_noise", RANDOM + "test_a_name_is_taken_once"])
 def one_name_for_two_oracles():
     """Two oracles draw under one name, and so the same noise for different sums."""
@@ -188,23 +163,6 @@ def queries_of_two_threads_at_once():
     put(ReleaseGate, "__init__", built)
 
 
-@bug(60, caught_by=[THREADS + "test_a_query_from_within_a_query_is_refused"])
-def query_within_a_query():
-    """A loss asks the oracle that asks it, and one number's noise stands on the values of both queries."""
-    put(ReleaseGate, "turn", lambda self: nullcontext())
-
-
-@bug(60, caught_by=[THREADS + "test_a_ratchet_waits_for_the_query"])
-def ratchet_in_the_middle_of_a_query():
-    """The key moves on between the payment and the noise: a redo draws other noise on the same values, for free."""
-
-    def ratchet(self):
-        self._key = self._key.next()
-        self.generation += 1
-
-    put(Randomness, "ratchet", ratchet)
-
-
 @bug(60, caught_by=[THREADS + "test_sessions_of_many_threads_stand_in_one_intact_ledger"])
 def lines_of_two_threads_at_once():
     """Two threads write the ledger, and a line is lost or two have one number."""
@@ -217,81 +175,10 @@ def lines_of_two_threads_at_once():
     put(SessionRegistry, "__init__", built)
 
 
-@bug(64, caught_by=[RANDOM + "test_a_key_draws_for_one_ledger"])
-def key_of_two_ledgers():
-    """A key file that was copied before its first use draws the same noise for another ledger."""
-    put(Randomness, "name_for", lambda self, session, ledger: session)
-
-
-@bug(
-    64,
-    caught_by=[
-        RANDOM + "test_a_key_draws_for_one_ledger",
-        LINE + "test_a_randomness_serves_one_ledger",
-    ],
-)
-def randomness_of_two_ledgers():
-    """A Randomness draws for the sessions of two ledgers."""
-    whole = Randomness.claim
-
-    def claim(self, session, *, ledger, resumed=False):
-        self._ledger = None
-        return whole(self, session, ledger=ledger, resumed=resumed)
-
-    put(Randomness, "claim", claim)
-
-
-@bug(34, caught_by=[RANDOM + "test_a_name_that_has_drawn_is_taken_in_the_next_process_too"])
-def names_forgotten_with_the_process():
-    """A key that was saved and loaded draws its noise again, under the same name."""
-    put(Randomness, "mark_drawn", lambda self, session: None)
-
-
-@bug(34, caught_by=[RANDOM + "test_coins_belong_to_session_and_query"])
-def same_batch_in_every_query():
-    """The coins of a batch do not depend on the number of the query."""
-    put(QueryCoins, "for_query", lambda self, query: self._randomness.key.stream(self.session, "batch", 0))
-
-
-@bug(
-    34,
-    caught_by=[
-        RANDOM + "test_derivation_is_hkdf_sha256_over_framed_labels",
-    ],
-)
-def labels_run_together():
-    """Labels are joined without their lengths: query 1 of session 11 is query 11 of session 1."""
-    swap(randomness_module._framed, lambda labels: "".join(map(str, labels)).encode())
-
-
 @bug(35, caught_by=[RANDOM + "test_a_system_key_is_256_bits_of_the_system"])
 def key_of_31_bits():
     """A key comes from a seed of 31 bits."""
     put(Key, "system", classmethod(lambda cls: cls(cls.insecure(secrets.randbits(31))._secret, secure=True)))
-
-
-@bug(
-    35,
-    caught_by=[
-        RANDOM + "test_seeded_keys_repeat_and_are_marked",
-        "tests/training/test_fit.py::test_a_test_stream_is_not_private_and_the_statement_says_so",
-    ],
-)
-def seeded_key_passes_for_secret():
-    """A key from a seed is not told apart from a secret one."""
-    whole = Key.insecure
-    put(Key, "insecure", classmethod(lambda cls, seed: cls(whole(seed)._secret, secure=True)))
-
-
-@bug(36, 37, caught_by=[STREAM + "test_the_bits_of_normals_do_not_depend_on_threads_or_chunks"])
-def offset_ignored():
-    """Each part of a draw starts at the stream's beginning, so that shards get the same noise."""
-    whole = Stream.normals
-
-    def from_the_start(self, shape, *, offset=0, **more):
-        return whole(self, shape, **more)
-
-    put(Stream, "normals", from_the_start)
 
 
 @bug(
@@ -324,24 +211,6 @@ def normals_from_24_bits():
     )
 
 
-@bug(
-    38,
-    caught_by=[
-        STREAM + "test_words_near_either_end_go_on_in_a_second_word",
-        STREAM + "test_the_float32_tail_reaches_10_8_sigma_and_no_word_gives_an_infinity",
-    ],
-)
-def float32_tail_ends_with_the_first_word():
-    """Radii of float32 normals have 31 bits everywhere: their tail ends at 6.6 standard deviations."""
-    put(_box_muller, "EDGE", 0.0)
-
-
-@bug(34, caught_by=[STREAM + "test_float32_normals_are_near_exact_ones"])
-def one_second_word_for_all():
-    """All radii in the tail go on with the same word, so that they are not independent."""
-    put(Stream, "_continuations", lambda self, places: np.full(len(places), self.words(1)[0]))
-
-
 @bug(34, caught_by=[STREAM + "test_float32_and_float64_normals_share_no_word"])
 def words_of_two_dtypes():
     """float32 and float64 normals of one stream are made of the same words: two parameters get dependent noise."""
@@ -353,103 +222,6 @@ def floating_point_not_mentioned():
     """The statement does not say that attacks on floating-point noise are out of its scope."""
     module = sys.modules["tacita.ledger.statement"]  # the function of that name hides it
     put(module, "CAVEATS", tuple(caveat for caveat in module.CAVEATS if "floating" not in caveat))
-
-
-@bug(
-    40,
-    caught_by=[
-        "tests/training/test_fit.py::test_system_keys_differ_from_run_to_run",
-        RANDOM + "test_system_keys_are_secure_and_new_each_time",
-    ],
-)
-def secure_noise_only_on_request():
-    """Without an extra setting the noise is that of a fixed seed."""
-    put(Randomness, "system", classmethod(lambda cls: cls.insecure(0)))
-
-
-@bug(
-    34,
-    41,
-    caught_by=[
-        RANDOM + "test_the_file_is_its_owners_alone_from_creation_on",
-        "tests/training/test_fit.py::test_the_key_is_private_while_the_run_goes_on",
-    ],
-)
-def key_file_readable_by_all():
-    """The key file can be read by everybody on the machine."""
-    whole = Randomness.save
-
-    def shared(self, path):
-        whole(self, path)
-        os.chmod(Path(path), 0o644)
-
-    put(Randomness, "save", shared)
-
-
-@bug(
-    48,
-    caught_by=[
-        RANDOM + "test_a_tag_is_poly1305_of_the_parts_and_their_lengths",
-        RANDOM + "test_tags_see_one_bit_and_where_it_stands",
-    ],
-)
-def tag_without_borders():
-    """The fingerprint of a release does not see where one tensor ends and the next begins."""
-    whole = Key.tag
-
-    def run_together(self, *labels, parts):
-        return whole(self, *labels, parts=[b"".join(memoryview(part).tobytes() for part in parts)])
-
-    put(Key, "tag", run_together)
-
-
-@bug(34, caught_by=["tests/oracles/test_gate.py::test_a_forked_process_cannot_draw_the_same_noise"])
-def noise_drawn_again_after_a_fork():
-    """A forked process draws its parent's noise for other values."""
-    put(Randomness, "_refuse_process", lambda self: None)
-
-
-@bug(20, caught_by=["tests/oracles/test_gradient_oracle.py::test_release_is_the_clipped_sum_plus_the_stated_noise"])
-def noise_five_percent_too_small():
-    """The noise has 95 % of the stated standard deviation."""
-    whole = GaussianMechanism.__call__
-    put(
-        GaussianMechanism,
-        "__call__",
-        lambda self, values, noise_std, normals: whole(
-            self, values, {block: 0.95 * std for block, std in noise_std.items()}, normals
-        ),
-    )
-
-
-@bug(
-    20,
-    caught_by=[
-        "tests/oracles/test_every_claim.py::test_noise_below_what_is_paid_for_is_refused",
-        "tests/oracles/test_every_claim.py::test_an_oracle_whose_noise_is_less_than_its_event_s_is_not_built",
-    ],
-)
-def noise_not_compared_with_the_event():
-    """The gate adds whatever noise_std it was given, whether or not the session's event promises more."""
-    put(ReleaseGate, "_check_paid", lambda self: None)
-
-
-@bug(
-    20,
-    caught_by=[
-        "tests/mechanisms/test_paid_noise.py::test_noise_that_is_promised_passes_and_less_on_any_block_does_not",
-        "tests/oracles/test_every_claim.py::test_noise_below_what_is_paid_for_is_refused",
-    ],
-)
-def only_the_first_block_is_compared():
-    """The noise of the first block is compared with the event, and that of the others is not."""
-    whole = paid_noise._check_block
-
-    def check(block, std, settings, of, contribution):
-        if of == 0:
-            whole(block, std, settings, of, contribution)
-
-    put(paid_noise, "_check_block", check)
 
 
 @bug(caught_by=["tests/oracles/test_adaptive_clipping.py::test_the_contract"])

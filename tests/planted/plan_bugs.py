@@ -5,14 +5,10 @@ import torch
 
 import tacita
 from tacita import _domains
-from tacita.clipping import FlatClipper
-from tacita.estimators import ClippedSum
 from tacita.methods import ExponentialAverage
-from tacita.tables.plan import TablePlan
 from tests.planted.plant import bug, put, swap
 
 VARIANTS = "tests/training/test_fit_variants.py::"
-FEEDBACK = "tests/tables/test_feedback.py::"
 CONTRACT = "tests/clipped_sgd/test_contract.py::"
 
 
@@ -42,19 +38,3 @@ def average_of_values_above_the_line():
 
     put(tacita.oracles.ReleaseGate, "commit", seeing)
     put(ExponentialAverage, "update", leaning)
-
-
-@bug(caught_by=[VARIANTS + "test_every_average_resumes_bit_for_bit"])
-def average_begun_anew_on_resume():
-    """A resumed run's average begins where the checkpoint stands."""
-    put(ExponentialAverage, "load_state_dict", lambda self, state: None)
-
-
-@bug(2, caught_by=[FEEDBACK + "test_a_run_with_feedback_spends_what_was_asked"])
-def feedback_planned_as_a_plain_sum():
-    """The training with released residuals is registered as one of plain clipped sums: one block is paid for."""
-    put(
-        TablePlan,
-        "estimator",
-        lambda self: ClippedSum(FlatClipper(max_grad_norm=self.training.max_grad_norm)),
-    )

@@ -3,15 +3,13 @@
 import torch
 
 from tacita.gradients import engine_choice
-from tacita.gradients.program import allowed, check, engine, rows, run, unify, writer
+from tacita.gradients.program import check, rows, run, unify, writer
 from tests.planted.plant import bug, put, swap
 
 KINDS = "tests/gradients/program/test_hostile_kinds.py::"
 CHECK = "tests/gradients/program/test_check.py::"
-SIZES = "tests/gradients/program/test_sizes.py::"
 ROWS = "tests/gradients/program/test_rows.py::"
 DERIVED = "tests/gradients/rules/test_derived_weights.py::"
-DIGEST = "tests/gradients/program/test_digest.py::"
 
 
 class AnyName(dict):
@@ -19,22 +17,10 @@ class AnyName(dict):
         return super().get(name, rows._moved)
 
 
-@bug(caught_by=[CHECK + "test_an_operator_of_somebody_else_is_refused"])
-def an_operator_of_anybody_may_stand_in_a_program():
-    """An operator of torch.library, which may remember records, is run by every query."""
-    put(check, "_check_operator", lambda node: None)
-
-
 @bug(caught_by=[CHECK + "test_a_view_of_the_batch_may_not_be_written"])
 def a_program_may_write_what_it_is_given():
     """A program writes the batch in place, which may be the data set's own memory."""
     put(check, "written_by", lambda node: [])
-
-
-@bug(caught_by=[CHECK + "test_a_draw_from_a_generator_of_its_own_is_refused"])
-def a_generator_of_its_own_draws():
-    """The model draws from a generator of its own, whose seed others know."""
-    put(check, "_check_draw", lambda node, follows_rows: None)
 
 
 @bug(caught_by=[KINDS + "test_it_is_refused_before_a_record_is_read"])
@@ -55,34 +41,10 @@ def traces_may_differ_in_numbers():
     put(engine_choice.MethodChoice, "_obstacle", lambda *args, **more: "")
 
 
-@bug(caught_by=[CHECK + "test_the_number_of_rows_is_no_value"])
-def the_code_runs_once_a_size():
-    """A model counts how often it has run, and so computes with the number of rows."""
-    put(run, "tapes_of", lambda *given: [writer.written_down(*given) for _ in run.SIZES])
-
-
-@bug(caught_by=[SIZES + "test_it_equals_the_loop_at_every_number_of_rows"])
-def integers_are_those_of_the_first_trace():
-    """A program runs at another number of rows with the sizes of seven."""
-    put(unify, "_row_count", lambda node, values, counts: values[0])
-
-
 @bug(83, caught_by=[KINDS + "test_modes_around_a_query_are_of_no_effect"])
 def modes_reach_a_query():
     """A dispatch mode of whoever calls doubles every product of a query."""
     swap(run.plain_tensors_only, torch.no_grad)
-
-
-@bug(caught_by=[KINDS + "test_a_changed_attribute_raises_and_names_the_way_out"])
-def a_changed_attribute_goes_unseen():
-    """A rate of the model changes, and queries go on with the old one."""
-    put(engine, "_attributes", lambda tree: {})
-
-
-@bug(caught_by=[KINDS + "test_each_mode_has_its_program"])
-def one_program_for_all_modes():
-    """model.eval() is of no effect once a program is written down."""
-    put(engine.Programs, "_key", lambda self, tree, given: ())
 
 
 @bug(caught_by=[ROWS + "test_records_that_meet_are_refused"])
@@ -109,12 +71,6 @@ def attention_reads_beyond_its_keys():
     put(rows, "_KINDS", rows._KINDS | dict.fromkeys(rows._TABLE[rows._attention].split(), rows._first_axis))
 
 
-@bug(caught_by=[KINDS + "test_it_is_refused_before_a_record_is_read"])
-def backward_operators_are_called_by_users():
-    """A model calls the kernel of a backward pass, which writes where an index of a record says, unchecked."""
-    put(allowed, "_check_trusting", lambda func: None)
-
-
 @bug(54, caught_by=[DERIVED + "test_rows_are_pulled_back_in_their_order"])
 def a_pull_back_reads_what_the_pass_repeats():
     """A pull-back of a few rows takes what was computed for the rows of the whole pass."""
@@ -129,15 +85,3 @@ def a_pull_back_reads_what_the_pass_repeats():
         return pullback(one, kept, number, set())
 
     put(run, "_pullback", of_the_gradients_alone)
-
-
-@bug(caught_by=[DIGEST + "test_the_digest_stands_in_the_settings", DIGEST + "test_ranks_compare_it"])
-def all_programs_have_one_digest():
-    """A session goes on with another loss, and two ranks train two functions."""
-    put(run, "_digest", lambda made, places: "")
-
-
-@bug(caught_by=[DIGEST + "test_a_program_that_differs_from_the_loop_is_refused"])
-def a_program_is_not_tried():
-    """A program that gives another gradient than the loop is taken as it is."""
-    put(engine_choice.MethodChoice, "_obstacle", lambda *args, **more: "")

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tacita import _validate, splitting
+from tacita import splitting
 from tacita.accounting import (
     DisjointLaw,
     GaussianSumEvent,
@@ -20,25 +20,17 @@ from tacita.errors import UnsupportedEventError
 from tacita.gradients import NetworkSource
 from tacita.gradients.chunked import ChunkedEngine
 from tacita.oracles import GradientOracle, ReleaseGate, records
-from tacita.oracles.payment import Payment, SessionPlan
 from tacita.oracles.query_draws import QueryDraws
-from tacita.random import QueryCoins
 from tacita.sampling import (
-    DisjointSampler,
-    FixedSizeSampler,
     PoissonSampler,
     Sampler,
-    ShuffledEpochsSampler,
-    _assignment,
     poisson,
-    sampler,
     units,
 )
 from tests.planted.ledger_bugs import commit_nothing
 from tests.planted.plant import bug, put, swap
 
 SAMPLER = "tests/sampling/test_sampler.py::"
-POISSON = "tests/sampling/test_poisson.py::"
 SUMS = "tests/accounting/events/test_gaussian_sums.py::"
 UNITS = "tests/accounting/events/test_mixtures.py::"
 CELLS = "tests/accounting/test_proved_events.py::"
@@ -46,41 +38,6 @@ ORACLE = "tests/oracles/test_gradient_oracle.py::"
 PARTS = "tests/accounting/test_parts.py::"
 RECORDS = "tests/oracles/test_records.py::"
 SOURCE = "tests/gradients/test_network_source.py::"
-
-LAWS = [SAMPLER + "test_law_divisor_and_rate_follow_from_the_settings"]
-
-
-@bug(1, caught_by=LAWS)
-def shuffled_epochs_as_poisson():
-    """Shuffled epochs state the law of Poisson sampling."""
-    put(ShuffledEpochsSampler, "law", property(lambda self: PoissonLaw(self.sample_rate)))
-
-
-@bug(
-    1,
-    caught_by=[
-        SAMPLER + "test_a_sampler_that_draws_otherwise_inherits_no_law",
-        "tests/estimators/test_clipped_sum.py::test_an_estimator_that_computes_something_else_inherits_no_promise",
-        "tests/clipping/test_contract.py::test_a_clipper_that_weighs_otherwise_inherits_no_bound",
-        "tests/mechanisms/test_gaussian.py::test_a_mechanism_that_adds_other_noise_inherits_no_event",
-        "tests/mechanisms/test_gaussian.py::test_answers_with_other_noise_inherit_no_event",
-    ],
-)
-def another_draw_under_an_inherited_law():
-    """A class derived from a sampler, clipper, estimator or mechanism is charged for what its parent does."""
-    put(_validate, "check_no_promise_inherited", lambda cls, way_out: None)
-
-
-@bug(1, caught_by=LAWS)
-def disjoint_batches_as_poisson():
-    """Disjoint batches state the law of Poisson sampling."""
-    put(DisjointSampler, "law", property(lambda self: PoissonLaw(self.sample_rate)))
-
-
-@bug(1, caught_by=LAWS)
-def fixed_size_as_poisson():
-    """Batches of a fixed size state the law of Poisson sampling."""
-    put(FixedSizeSampler, "law", property(lambda self: PoissonLaw(self.sample_rate)))
 
 
 def charge_as_poisson(law, rate):
@@ -106,37 +63,11 @@ def index_assignment_under_add_or_remove():
         put(law, "absence_moves_others", property(lambda self: False))
 
 
-@bug(1, caught_by=[SAMPLER + "test_one_row_less_moves_no_other_or_is_refused"])
-def own_coins_are_a_permutation():
-    """Coins that should be each record's own are one permutation, which a record more or less moves."""
-    swap(_assignment.by_coin, _assignment.by_permutation)
-
-
-@bug(
-    1,
-    4,
-    caught_by=[SAMPLER + "test_a_loader_is_never_taken_for_a_sampler", ORACLE + "test_a_loader_is_refused_as_sampler"],
-)
-def loader_taken_for_poisson():
-    """A loader with a batch size is accepted and accounted as Poisson sampling."""
-    swap(sampler.as_sampler, lambda found: PoissonSampler(sample_rate=0.1, num_records=60))
-
-
 @bug(4, caught_by=[ORACLE + "test_divisor_is_public_and_not_the_realised_size"])
 def rate_from_the_number_of_batches():
     """The sample rate is one over the whole number of batches."""
     rate = poisson._rate
     swap(rate, lambda *settings: 1 / math.ceil(1 / rate(*settings)))
-
-
-@bug(4, caught_by=[POISSON + "test_the_batch_size_is_binomial"])
-def drawn_more_often_than_stated():
-    """Records are drawn five per cent more often than the sampler's law says."""
-
-    def draw(self, query, coins, num_rows):
-        return np.flatnonzero(coins.for_query(query).bernoulli(num_rows, 1.05 * self.sample_rate))
-
-    put(PoissonSampler, "draw", draw)
 
 
 @bug(88, caught_by=[ORACLE + "test_a_query_is_one_draw_however_many_physical_batches_it_has"])
@@ -163,22 +94,10 @@ def several_draws_charged_as_one():
     swap(row_chances, lambda rows, chance: (1 - rows * chance, rows * chance, *[0.0] * (rows - 1)))
 
 
-@bug(6, caught_by=[ORACLE + "test_the_scale_of_the_noise_does_not_tell_how_many_records_there_are"])
-def divisor_cut_to_an_integer_of_the_data():
-    """The divisor is the expected batch size of the records that are there, rounded down."""
-    put(GradientOracle, "divisor", property(lambda self: 1 + int(0.3 * self._data.num_rows)))
-
-
 @bug(5, caught_by=[SAMPLER + "test_decimal_rates_mean_what_they_say"])
 def queries_cut_to_an_integer():
     """The queries of an epoch are int(1 / rate)."""
     put(Sampler, "queries_for", lambda self, epochs: int(epochs / self.sample_rate))
-
-
-@bug(6, 7, caught_by=[ORACLE + "test_divisor_is_public_and_not_the_realised_size"])
-def divisor_from_the_data():
-    """The sum is divided by the rate times the private number of records."""
-    put(GradientOracle, "divisor", property(lambda self: self.sampler.sample_rate * self._data.num_rows))
 
 
 @bug(
@@ -261,41 +180,10 @@ def unit_event_is_the_rows():
     charge_as_poisson(PoissonUnitLaw, lambda law: law.sample_rate)
 
 
-@bug(15, caught_by=[RECORDS + "test_a_cap_and_a_sampler_must_agree"])
-def cap_not_compared_with_the_sampler():
-    """Records with several rows a person go with a sampler that accounts for one."""
-    put(SessionPlan, "check_sampler", lambda self: None)
-
-
-@bug(15, caught_by=[RECORDS + "test_rows_beyond_the_cap_are_dropped_by_the_persons_own_coins"])
-def rows_beyond_the_cap_kept():
-    """All rows of a person take part, whatever the cap."""
-    swap(units.within_cap, lambda codes, names, max_rows_per_unit, key: codes >= 0)
-
-
 @bug(15, caught_by=["tests/sampling/test_units.py::test_equal_units_are_one_however_they_are_written"])
 def units_compared_by_how_they_print():
     """1 and 1.0 are two persons, each with a cap of its own; 1 and "1" are one."""
     put(units, "unit_name", str)
-
-
-@bug(15, caught_by=["tests/sampling/test_units.py::test_a_row_without_a_unit_is_nobodys"])
-def nobody_is_one_unit():
-    """All rows without a unit are taken for one person's, and share a cap."""
-    whole = units.unit_name
-    put(units, "unit_name", lambda unit: whole(unit) or "nobody")
-
-
-@bug(15, caught_by=[RECORDS + "test_all_rows_of_a_person_fall_into_one_part_whoever_else_is_there"])
-def rows_of_a_person_split_apart():
-    """Each row draws its own part of a split, so that one person is in several."""
-    swap(units.unit_words, lambda codes, names, key: key.stream("rows").words(len(codes)))
-
-
-@bug(1, caught_by=[RECORDS + "test_rows_at_other_positions_than_their_part_are_refused"])
-def rows_of_another_part():
-    """A session is charged for a part by range, and reads the rows of another, or all of them."""
-    swap(records.check_in_part, lambda part, rows, num_rows: None)
 
 
 @bug(1, caught_by=[RECORDS + "test_tensors_in_other_orders_are_other_splits_in_torch_s_data_sets_too"])
@@ -309,41 +197,6 @@ def splits_known_by_name_alone():
     """Parts of two drawings of one split are taken to share no record."""
     whole = Part.__init__
     put(Part, "__init__", lambda self, split, **fields: whole(self, split=split.partition("-")[0], **fields))
-
-
-@bug(
-    1,
-    34,
-    caught_by=["tests/oracles/test_gate.py::test_assignments_survive_a_kill_between_checkpoint_and_key"],
-)
-def assignments_redrawn_after_a_ratchet():
-    """The batches of a one-pass session come from a key that a checkpoint moves on."""
-    put(QueryCoins, "for_session", lambda self: self._randomness.key.stream(self.session, "assignment"))
-
-
-@bug(11, 20, caught_by=["tests/oracles/test_gate.py::test_a_registered_session_is_of_its_part_and_its_randomness"])
-def sessions_of_another_part_accepted():
-    """An oracle is paid by a session that was registered for other records."""
-    whole = Payment.session_for
-    put(Payment, "session_for", lambda self, *args, **more: self.session or whole(self, *args, **more))
-
-
-@bug(61, caught_by=[RECORDS + "test_a_drawing_is_another_if_anything_it_depends_on_is"])
-def one_name_for_every_drawing():
-    """Splits under one name with other fractions or units count as one drawing, and their parts as disjoint."""
-    put(splitting, "_tag", lambda key, *drawing: key.tag("split", parts=[])[:16])
-
-
-@bug(61, caught_by=[RECORDS + "test_parts_of_other_data_are_not_disjoint"])
-def splits_of_other_data_taken_for_one():
-    """A split of the same data in another order counts as the same drawing, whose parts share no record."""
-    swap(splitting._content, lambda dataset: "")
-
-
-@bug(61, caught_by=[PARTS + "test_parts_that_are_not_of_one_drawing_are_refused"])
-def fractions_beyond_one():
-    """Parts by coin whose fractions add up to more than 1 are charged as if no record were in two of them."""
-    swap(parts.check_drawing, lambda part, others: None)
 
 
 @bug(

@@ -25,25 +25,6 @@ def the_shard_of_another_rank():
     swap(whole, next_ranks)
 
 
-@bug(caught_by=SAME)
-def frozen_parameters_without_values():
-    """Only the trainable parameters are gathered, and the frozen ones are zeros in a query."""
-    whole = PlainTwin.renew
-
-    def renew(self, values):
-        frozen = {name for name, p in self._original.named_parameters() if not p.requires_grad}
-        whole(self, {name: value for name, value in values.items() if name not in frozen})
-
-    put(PlainTwin, "renew", renew)
-
-
-@bug(caught_by=[SHARDED + "test_between_queries_the_model_and_its_twin_hold_shards_alone"])
-def whole_parameters_are_kept():
-    """The twin holds the whole parameters between queries, and nothing is saved by sharding."""
-    whole = PlainTwin.renew
-    put(PlainTwin, "renew", lambda self, values: whole(self, values) if values or not self._copies else None)
-
-
 @bug(caught_by=[SHARDED + "test_optimizers_for_lists_of_shards_are_seen_to_step"])
 def steps_on_shards_are_not_seen():
     """A step by the kernels for lists of shards counts as none, and the next query is refused."""

@@ -49,7 +49,7 @@ class Substitution:
     """One way to go wrong, as a change of one text, and the tests that must see it.
 
     Attributes:
-        name: A word for it, used once.
+        name: A word for it, used once: the name of its table in the file.
         says: What goes wrong, in one sentence.
         file: Relative to ``src/tacita``.
         old: Stands in the file exactly once.
@@ -57,6 +57,7 @@ class Substitution:
         caught_by: Tests that must fail, the cheapest first; of a parametrised one, named without its brackets, at least
             one case.
         rows: Rows of the table of pitfalls.
+        slow: Whether all tests of ``caught_by`` take long, and none is worth its time in ``make quick``.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Substitution:
     new: str
     caught_by: tuple[str, ...]
     rows: tuple[int, ...] = ()
+    slow: bool = False
 
     def applied(self, text: str) -> str:
         """Return the text of the file with the bug in it.
@@ -81,11 +83,9 @@ class Substitution:
 def load(path: Path = DATA) -> dict[str, Substitution]:
     """Return the substitutions of a file, by name."""
     found: dict[str, Substitution] = {}
-    for entry in tomllib.loads(path.read_text(encoding="utf-8"))["bug"]:
+    for name, entry in tomllib.loads(path.read_text(encoding="utf-8")).items():
         fields: dict[str, Any] = {key: tuple(one) if isinstance(one, list) else one for key, one in entry.items()}
-        bug = Substitution(**fields)
-        assert bug.name not in found, f"two bugs are called {bug.name}"
-        found[bug.name] = bug
+        found[name] = Substitution(name=name, **fields)
     return found
 
 

@@ -60,7 +60,7 @@ def _relation(name: str, value: str) -> None:
 
 
 def _about(name: str, value: Mapping[str, str]) -> None:
-    from tacita.ledger.sections import check_about
+    from tacita.ledger.run_sections import check_about
 
     check_about(value)
 

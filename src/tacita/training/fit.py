@@ -24,7 +24,7 @@ from tacita.gradients import SeveralViews, mean_over_views
 from tacita.gradients.functional import LossFn
 from tacita.gradients.processes import Processes, processes_of, refuse_sharded
 from tacita.ledger import Ledger, Session, Share
-from tacita.ledger.sections import check_about
+from tacita.ledger.run_sections import check_about
 from tacita.ledger.session import BLOCK
 from tacita.mechanisms import CalibratedGaussian
 from tacita.oracles import ClippedGradientOracle, GradientOracle
