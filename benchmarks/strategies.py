@@ -1,6 +1,7 @@
 """Which sampling and noise: the error that each leaves at equal privacy, over that of Poisson sampling.
 
     python benchmarks/strategies.py
+    python benchmarks/strategies.py --break-even
 
 A record is in one of ``batches`` an epoch on average. All sessions have the same (epsilon, delta), under
 add_or_remove_one. The error is that of the last iterate of gradient descent: its geometric mean over losses that are
@@ -8,6 +9,8 @@ flat to steep (``left_error``). It says what noise is left in a linear model of 
 network makes of it is another question. The figures go to docs/strategies.md.
 """
 
+import math
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +18,7 @@ from results import markdown_table, write_section
 
 from tacita.accounting import Event, calibrate, gaussian_sum_event
 from tacita.accounting.sampling_laws import CyclicLaw, DisjointLaw, PoissonLaw, SamplingLaw, ShuffledEpochsLaw
-from tacita.correlated import CorrelatedEvent, recommended_power
+from tacita.correlated import CorrelatedEvent, recommended_noise, recommended_power
 from tacita.correlated.strategy import coefficients, left_error
 
 SCRIPT = "benchmarks/strategies.py"
@@ -25,6 +28,7 @@ CELLS = (10, 1), (10, 5), (100, 1), (100, 5), (1000, 1)  # batches an epoch, epo
 EPSILONS = (0.5, 1.0, 4.0, 8.0)
 Noise = tuple[int, float]  # bands and power
 INDEPENDENT = (1, 0.5)
+ALONE = coefficients(*INDEPENDENT)
 
 
 def strategies(batches: int, epochs: int) -> Iterator[tuple[str, SamplingLaw, Noise]]:
@@ -75,5 +79,45 @@ def main() -> None:
 
 CELL_NAMES = ("batches", "epochs", "epsilon")
 
+
+def gain(batches: int, epochs: int, epsilon: float, *, own_coin: bool) -> float:
+    """Return the error of Poisson sampling with independent noise, over the least of cyclic batches."""
+    queries = batches * epochs
+    independent = noise_std(PoissonLaw(1 / batches), INDEPENDENT, queries, epsilon) * left_error(ALONE, queries)
+    if own_coin:
+        chosen = recommended_noise(queries, batches, relation=RELATION, epsilon=epsilon, delta=DELTA)
+        tried: list[Noise] = [(chosen.bands, chosen.power)]
+    else:
+        tried = [(bands, recommended_power(queries, separation=batches, bands=bands)) for bands in (2, 8)]
+    law = CyclicLaw(batches, own_coin=own_coin)
+    return independent / min(
+        noise_std(law, noise, queries, epsilon) * left_error(coefficients(*noise), queries) for noise in tried
+    )
+
+
+def even_epsilon(batches: int, epochs: int, *, own_coin: bool) -> str:
+    """Return the epsilon from which correlated noise leaves less than independent noise, to a tenth of itself."""
+    least, most = 0.25, 16.0
+    if gain(batches, epochs, most, own_coin=own_coin) < 1:
+        return f"above {most:g}"
+    if gain(batches, epochs, least, own_coin=own_coin) > 1:
+        return f"below {least:g}"
+    while most > 1.1 * least:
+        middle = math.sqrt(least * most)
+        least, most = (least, middle) if gain(batches, epochs, middle, own_coin=own_coin) > 1 else (middle, most)
+    return f"{most:.2g}"
+
+
+def break_even() -> None:
+    """Write from which epsilon on correlated noise pays, to docs/how-to-choose.md."""
+    lines = []
+    for batches, epochs in (*CELLS, (100, 20)):
+        by_index, by_coin = (even_epsilon(batches, epochs, own_coin=own_coin) for own_coin in (False, True))
+        lines.append({"batches an epoch": str(batches), "epochs": str(epochs), "secret groups": by_coin,
+                      "groups that are known": by_index})  # fmt: skip
+        print(lines[-1], flush=True)
+    write_section(SCRIPT, markdown_table(lines), PAGE.with_name("how-to-choose.md"))
+
+
 if __name__ == "__main__":
-    main()
+    break_even() if "--break-even" in sys.argv else main()
