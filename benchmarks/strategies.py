@@ -1,6 +1,7 @@
 """Which sampling and noise: the error that each leaves at equal privacy, over that of Poisson sampling.
 
     python benchmarks/strategies.py
+    python benchmarks/strategies.py --break-even
 
 A record is in one of ``batches`` an epoch on average. All sessions have the same (epsilon, delta), under
 add_or_remove_one. The error is that of the last iterate of gradient descent: its geometric mean over losses that are
@@ -8,6 +9,8 @@ flat to steep (``left_error``). It says what noise is left in a linear model of 
 network makes of it is another question. The figures go to docs/strategies.md.
 """
 
+import math
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,5 +87,47 @@ def main() -> None:
 
 CELL_NAMES = ("batches", "epochs", "epsilon")
 
+
+def gain(batches: int, epochs: int, epsilon: float, *, own_coin: bool) -> float:
+    """Return the error of Poisson sampling with independent noise, over the least of cyclic batches."""
+    queries = batches * epochs
+    independent = noise_std(PoissonLaw(1 / batches), INDEPENDENT, queries, epsilon) * left_error(
+        INDEPENDENT.weights(queries), queries
+    )
+    if own_coin:
+        chosen = recommended_noise(queries, batches, relation=RELATION, epsilon=epsilon, delta=DELTA)
+        tried = [chosen.factorization]
+    else:
+        tried = [Factorization(bands, recommended_power(queries, separation=batches, bands=bands)) for bands in (2, 8)]
+    law = CyclicLaw(batches, own_coin=own_coin)
+    return independent / min(
+        noise_std(law, noise, queries, epsilon) * left_error(noise.weights(queries), queries) for noise in tried
+    )
+
+
+def even_epsilon(batches: int, epochs: int, *, own_coin: bool) -> str:
+    """Return the epsilon from which correlated noise leaves less than independent noise, to a tenth of itself."""
+    least, most = 0.25, 16.0
+    if gain(batches, epochs, most, own_coin=own_coin) < 1:
+        return f"above {most:g}"
+    if gain(batches, epochs, least, own_coin=own_coin) > 1:
+        return f"below {least:g}"
+    while most > 1.1 * least:
+        middle = math.sqrt(least * most)
+        least, most = (least, middle) if gain(batches, epochs, middle, own_coin=own_coin) > 1 else (middle, most)
+    return f"{most:.2g}"
+
+
+def break_even() -> None:
+    """Write from which epsilon on correlated noise pays, to docs/how-to-choose.md."""
+    lines = []
+    for batches, epochs in CELLS[:-1]:
+        by_index, by_coin = (even_epsilon(batches, epochs, own_coin=own_coin) for own_coin in (False, True))
+        lines.append({"batches an epoch": str(batches), "epochs": str(epochs), "secret groups": by_coin,
+                      "groups that are known": by_index})  # fmt: skip
+        print(lines[-1], flush=True)
+    write_section(SCRIPT, markdown_table(lines), PAGE.with_name("how-to-choose.md"))
+
+
 if __name__ == "__main__":
-    main()
+    break_even() if "--break-even" in sys.argv else main()
