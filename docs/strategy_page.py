@@ -69,7 +69,12 @@ JAX_PRIVACY: tuple[tuple[str, str, SamplingLaw | str, str], ...] = (
     ("Fixed size, without replacement", "RDP", LAWS[2], "independent"),
     ("Balls in bins", "Monte Carlo", LAWS[8], "correlated"),
     ("Random allocation, k of t steps", "none", LAWS[6], "independent"),
-    ("b-min-sep", "Monte Carlo", "no sampler; without amplification the bound for cyclic batches holds", "correlated"),
+    (
+        "b-min-sep",
+        "Monte Carlo",
+        "`CyclicSampler` by coin costs no more; without amplification it is [an example](extending/strategy.md)",
+        "correlated",
+    ),
     ("User-level wrapper", "that of its base", LAWS[0], "independent"),
     ("Shuffling", "none", LAWS[7], "independent"),
     ("Multi-owner b-min-sep", "none", "a record has one owner here", "correlated"),

@@ -33,26 +33,7 @@ def replace_durably(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     Raises:
         OSError: The disk is full or the folder is not writable; the old file is unchanged. The error names ``path``.
     """
-    with _named(path):
-        _replace(path, data, mode)
-        flush_folder(path.parent)
-
-
-def _replace(path: Path, data: bytes, mode: int) -> None:
-    temporary = temporary_beside(path)
-    temporary.unlink(missing_ok=True)  # left by a process that was killed; its mode may differ
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, mode)
-    try:
-        with os.fdopen(handle, "wb", 0) as file:
-            written = 0
-            while written < len(data):
-                written += os.write(file.fileno(), data[written:])
-            flush(file.fileno())
-        _rename(temporary, path)
-    except OSError:
-        with suppress(OSError):  # if this fails too, the next write removes the file
-            temporary.unlink(missing_ok=True)
-        raise
+    replace_in_pieces(path, (data,), mode=mode)
 
 
 def _rename(temporary: Path, path: Path) -> None:
@@ -84,16 +65,18 @@ def replace_in_pieces(path: Path, pieces: Iterable[bytes], *, mode: int = 0o644)
     """
     with _named(path):
         temporary = temporary_beside(path)
-        temporary.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)  # left by a process that was killed; its mode may differ
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, mode)
         try:
-            with os.fdopen(handle, "wb") as file:
-                file.writelines(pieces)
-                file.flush()
+            with os.fdopen(handle, "wb", 0) as file:
+                for piece in pieces:
+                    written = 0
+                    while written < len(piece):
+                        written += os.write(file.fileno(), piece[written:])
                 flush(file.fileno())
             _rename(temporary, path)
-        except BaseException:
-            with suppress(OSError):
+        except (Exception, KeyboardInterrupt):
+            with suppress(OSError):  # if this fails too, the next write removes the file
                 temporary.unlink(missing_ok=True)
             raise
         flush_folder(path.parent)

@@ -1,5 +1,7 @@
 """The choice of batches and noise: the least predicted error at equal privacy, by public numbers alone."""
 
+import re
+
 import pytest
 
 import tacita
@@ -29,7 +31,7 @@ def error(batches, epochs, epsilon, bands, power):
         (10, 1, 1, tacita.ShuffledEpochsSampler),
         (10, 5, 4, tacita.ShuffledEpochsSampler),
         (100, 1, 8, tacita.CyclicSampler),
-        (100, 5, 8, tacita.CyclicSampler),
+        (100, 5, 4, tacita.CyclicSampler),
         (1, 5, 1, tacita.PoissonSampler),
     ],
 )
@@ -46,6 +48,48 @@ def test_the_recommended_noise_is_near_the_best_by_calibrated_noise(batches, epo
     noise = recommended_noise(batches * epochs, batches, relation=RELATION, epsilon=epsilon, delta=DELTA)
     each = [error(batches, epochs, epsilon, bands, power) for bands in (2, 8) for power in POWERS[1:-1:2]]
     assert error(batches, epochs, epsilon, noise.bands, noise.power) < 1.06 * min(each)
+
+
+@pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
+def test_several_passes_over_many_batches_take_a_banded_matrix(relation):
+    strategy, words = chosen("auto", 100, 5, 8, relation)
+    assert strategy.form == recommended_noise(500, 100, relation=relation, epsilon=8.0, delta=DELTA, banded_matrix=True)
+    assert strategy.form.banded_matrix
+    assert strategy.sampler.batches_per_cycle == strategy.form.bands
+    assert strategy.sampler.sample_rate == 0.01
+    assert strategy.queries == 500
+    assert "bands of the matrix" in words
+
+
+@pytest.mark.parametrize(("batches", "epochs", "epsilon"), [(100, 5, 4), (50, 2, 8)])
+def test_the_recommended_banded_matrix_is_near_the_best(batches, epochs, epsilon):
+    target = {"relation": RELATION, "epsilon": epsilon, "delta": DELTA}
+    noise = recommended_noise(batches * epochs, batches, **target, banded_matrix=True)
+
+    def error(bands, power):
+        form = CorrelatedGaussian(noise_multiplier=1.0, bands=bands, power=power, banded_matrix=True)
+        sampler = tacita.CyclicSampler(
+            batches_per_cycle=bands, num_records=10_000, assignment="coin", turn_rate=bands / batches
+        )
+        return Strategy(words="", sampler=sampler, form=form, queries=batches * epochs).error(RELATION, epsilon, DELTA)
+
+    each = [error(bands, power) for bands in (2, 3, 4, 6, 8, 16) for power in (0.4, 0.5, 0.6, 0.7)]
+    assert error(noise.bands, noise.power) < 1.06 * min(each)
+
+
+@pytest.mark.parametrize(("batches", "epochs", "epsilon"), [(100, 1, 4), (30, 5, 8)])
+def test_errors_that_are_estimated_are_near_those_of_calibrated_noise(batches, epochs, epsilon):
+    """Those of cyclic batches, by a search that looks at some numbers of classes alone."""
+    _, words = chosen("auto", batches, epochs, epsilon)
+    noise = recommended_noise(batches * epochs, batches, relation=RELATION, epsilon=epsilon, delta=DELTA)
+    usual = Strategy(
+        words="",
+        sampler=tacita.PoissonSampler(sample_rate=1 / batches, num_records=10_000),
+        form=tacita.GaussianMechanism,
+        queries=batches * epochs,
+    ).error(RELATION, epsilon, DELTA)
+    told = float(re.search(r"([\d.]+) \(correlated[^)]*cyclic batches", words).group(1))
+    assert told == pytest.approx(error(batches, epochs, epsilon, noise.bands, noise.power) / usual, rel=0.03)
 
 
 def test_a_power_chosen_without_amplification_is_too_large_at_small_epsilon():

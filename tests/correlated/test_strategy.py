@@ -8,9 +8,11 @@ import pytest
 
 from tacita.correlated.strategy import (
     POWERS,
+    Factorization,
     coefficients,
     column,
-    errors,
+    left_error,
+    matrix_bands,
     movement,
     recommended_power,
     sensitivity,
@@ -20,6 +22,12 @@ from tacita.errors import UnsupportedEventError
 
 def sens(bands, power, queries, separation, most_draws):
     return sensitivity(column(bands, power, queries), separation, most_draws)
+
+
+def errors(weights, response):
+    """What noise leaves in an iterate, over s: on average (rms), and at the end; a convolution."""
+    squares = np.convolve(weights, response)[: len(response)] ** 2
+    return math.sqrt(squares.cumsum().mean()), math.sqrt(squares.sum())
 
 
 def norm(columns, chosen):
@@ -125,6 +133,30 @@ def test_errors_of_sums_are_those_of_other_programs(bands, power, queries, rms, 
     found = errors(coefficients(bands, power), prefix(queries))
     assert found[0] == pytest.approx(rms, abs=1e-6)
     assert last is None or found[1] == pytest.approx(last, abs=1e-6)
+
+
+@pytest.mark.parametrize("queries", [5, 100, 700])
+@pytest.mark.parametrize("factors", [Factorization(8, 0.6), Factorization(8, 0.6, True), Factorization(200, 0.4, True)])
+def test_the_error_that_is_left_is_a_geometric_mean_over_losses(factors, queries):
+    """The noise of a banded matrix has as many weights as there were queries."""
+    weights = factors.weights(queries)
+    curvatures = (0, 1 / queries, 10 / queries, min(0.5, 100 / queries))
+    each = [errors(weights, (1 - curvature) ** np.arange(queries))[1] for curvature in curvatures]
+    assert left_error(weights, queries) == pytest.approx(math.prod(each) ** 0.25, rel=1e-9)
+
+
+@pytest.mark.parametrize(("bands", "power"), [(1, 0.5), (2, 0.9), (7, 0.3), (64, 0.999)])
+def test_a_banded_matrix_inverts_its_weights_and_falls(bands, power):
+    factors = Factorization(bands, power, True)
+    found = factors.column(300)
+    assert not found[bands:].any()
+    assert (np.diff(found) <= 0).all()
+    assert np.convolve(found, factors.weights(300))[:300] == pytest.approx(np.eye(1, 300)[0], abs=1e-9)
+
+
+def test_banded_matrices_of_other_programs():
+    """The square root of the matrix of sums, cut: BSR, of which jax_privacy and opake print the same column."""
+    assert matrix_bands(5, 0.5).tolist() == [1.0, 0.5, 0.375, 0.3125, 0.2734375]
 
 
 @pytest.mark.parametrize(("bands", "power", "expected"), [(1, 0.5, 314.048), (2, 0.9, 72.548), (2, 0.97, 40.467)])

@@ -24,6 +24,10 @@ CORRELATED = dict(
     sampler=tacita.CyclicSampler(batches_per_cycle=3, num_records=ROWS, assignment="coin"),
     mechanism=tacita.CorrelatedGaussian(noise_multiplier=1.0, bands=3, power=0.6),
 )
+BANDED = dict(
+    sampler=tacita.CyclicSampler(batches_per_cycle=3, num_records=ROWS, assignment="coin", turn_rate=0.9),
+    mechanism=tacita.CorrelatedGaussian(noise_multiplier=1.0, bands=3, power=0.6, banded_matrix=True),
+)
 FEEDBACK = {
     "private": tacita.PrivateFeedback(max_feedback_norm=0.02),
     "bounded": tacita.BoundedFeedback(max_feedback_norm=0.1, max_residual_norm=0.5),
@@ -78,8 +82,7 @@ def make_oracle(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that the noise is long
             return tacita.UnclippedGradientOracle(model, loss, data, **{**settings, **bound, **more})
-    if kind == "correlated":
-        settings |= CORRELATED
+    settings |= {"correlated": CORRELATED, "banded": BANDED}.get(kind, {})
     settings["clipper"] = tacita.FlatClipper(max_grad_norm=1.0)
     if kind in FEEDBACK:
         return tacita.ErrorFeedbackOracle(model, loss, data, feedback=FEEDBACK[kind], **{**settings, **more})
@@ -111,7 +114,7 @@ def on_ranks(size, **settings):
     return run_ranks(size, lambda rank, group: trained(make_oracle(rank, group, **settings)))
 
 
-@pytest.mark.parametrize("kind", ["clipped", "unclipped", "correlated", *FEEDBACK])
+@pytest.mark.parametrize("kind", ["clipped", "unclipped", "correlated", "banded", *FEEDBACK])
 def test_ranks_release_what_one_process_releases(kind):
     alone, state = trained(make_oracle(0, None, kind=kind))
     found = results(on_ranks(2, kind=kind))
@@ -520,7 +523,7 @@ def test_the_line_is_on_disk_before_its_release_leaves_rank_zero(tmp_path, monke
     assert handed == [(True, True)] * 3
 
 
-@pytest.mark.parametrize("kind", ["clipped", "correlated", "private", "released"])
+@pytest.mark.parametrize("kind", ["clipped", "correlated", "banded", "private", "released"])
 @pytest.mark.parametrize("sizes", [(1, 3), (3, 2)])
 def test_another_number_of_ranks_continues_with_the_same_batches_and_noise(kind, sizes):
     def until(rank, group, saved):

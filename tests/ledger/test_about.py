@@ -2,7 +2,7 @@
 
 import pytest
 
-from tacita.ledger.sections import GIVEN, check_about
+from tacita.ledger.run_sections import GIVEN, check_about
 
 
 def test_each_name_of_the_statement_is_taken():

@@ -22,7 +22,7 @@ def draws_are_not_looked_at():
     put(writer, "nothing_drawn", nullcontext)
 
 
-@bug(82, caught_by=[COINS + "test_generators_of_the_user_are_refused[RandomState, of the model-loop]"])
+@bug(82, caught_by=[COINS + "test_generators_of_the_user_are_refused"])
 def generators_of_ones_own_accepted():
     """A generator that model or loss own goes on from one query to the next."""
     put(engine_choice, "_check_repeats", lambda *args: None)

@@ -275,19 +275,6 @@ def norms_taken_early_in_low_precision():
 
 
 @bug(
-    53,
-    caught_by=[
-        HOSTILE_MODELS + "[parameter_written-loop-unscanned]",
-        HOSTILE_MODELS + "[parameter_data_written-loop-unscanned]",
-        HOSTILE_MODELS + "[counter_buffer-loop-unscanned]",
-    ],
-)
-def writing_the_model_accepted():
-    """A forward pass gets the model's own parameters, buffers and attributes, and may write them."""
-    put(functional, "_copy", lambda tensor: tensor.detach())
-
-
-@bug(
     54,
     55,
     98,

@@ -77,7 +77,7 @@ def discrete_noise_where_nothing_is_proved():
 @bug(38, caught_by=[ORACLE + "test_the_statement_says_what_is_claimed"])
 def batched_kernels_claimed_as_exact():
     """Records that were computed together are claimed not to show in each other's bits."""
-    swap(network._clipped, lambda clipper, mechanism, method: GridSum(clipper, together=False))
+    swap(network._clipped, lambda clipper, mechanism, alone: GridSum(clipper, together=False))
 
 
 @bug(38, caught_by=[ORACLE + "test_a_session_without_hardening_is_named"])

@@ -62,7 +62,7 @@ def charts_are_rounded_to_the_nearest():
 @bug(46, caught_by=[ATTACK + "test_it_is_never_below_the_exact_number"])
 def risk_rounded_to_the_nearest():
     """The chance of an attacker to be right may be below the bound by its rounding."""
-    put(sys.modules["tacita.accounting.attack_accuracy"], "_ROUNDING", 0.0)
+    put(sys.modules["tacita.accounting.curve"], "ACCURACY_ROUNDING", 0.0)
 
 
 @bug(46, caught_by=[STATEMENT + "test_the_price_of_a_choice_by_hand_stands_first_and_is_rounded_up"])

@@ -246,8 +246,8 @@ def one_pass(assignment):
     return lambda n: DisjointSampler(num_batches=4, num_records=n, assignment=assignment)
 
 
-def cyclic(assignment):
-    return lambda n: CyclicSampler(batches_per_cycle=2, num_records=n, assignment=assignment)
+def cyclic(assignment, turn_rate=1.0):
+    return lambda n: CyclicSampler(batches_per_cycle=2, num_records=n, assignment=assignment, turn_rate=turn_rate)
 
 
 def epochs(assignment):
@@ -285,6 +285,17 @@ ORACLES = {
     ),
     "correlated-one-pass": given(
         one_pass("coin"), mechanism=CorrelatedGaussian(noise_multiplier=1.5, bands=2, power=0.9), queries=4
+    ),
+    "cyclic-poisson": given(cyclic("coin", turn_rate=0.5), noise_multiplier=1.5, queries=4),
+    "banded-matrix": given(
+        cyclic("coin", turn_rate=0.5),
+        mechanism=CorrelatedGaussian(noise_multiplier=2.0, bands=2, power=0.7, banded_matrix=True),
+        queries=5,
+    ),
+    "banded-matrix-whole-groups": given(
+        cyclic("coin"),
+        mechanism=CorrelatedGaussian(noise_multiplier=3.0, bands=2, power=0.7, banded_matrix=True),
+        queries=5,
     ),
     "median-of-means": under("replace_one", given(full, noise_multiplier=2.0, estimator=lambda clipper: MEDIAN)),
     "second-moment": under(

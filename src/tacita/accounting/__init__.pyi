@@ -1,5 +1,6 @@
 from .accountant import Bound, delta, epsilon
-from .calibration import calibrate, least_max_batch_size
+from .batch_limit import least_max_batch_size
+from .calibration import calibrate
 from .curve import PrivacyCurve, attack_accuracy, curve_accuracy, privacy_curve
 from .events.counts import (
     HistogramGaussianEvent,

@@ -168,7 +168,7 @@ def _delta(spends: tuple[Spend, ...], epsilon: float) -> Bound:
         return Bound(epsilon, 0.0, NOTHING)
     if not all(spend.guarantee.private for spend in spends):
         return Bound(epsilon, 1.0, NON_PRIVATE)
-    mu = _gaussian_mu(spends)
+    mu = gaussian_mu(spends)
     value, accountant = (delta_above(mu, epsilon), CLOSED_FORM) if mu is not None else _least_delta(spends, epsilon)
     return Bound(epsilon, min(1.0, value + _additive(spends) + _swapped(epsilon, _gap(spends))), accountant)
 
@@ -178,7 +178,7 @@ def _tightest(spends: tuple[Spend, ...], delta: float) -> Computed:
     pure = (_pure(spends), PURE)
     if delta == 0:
         return pure
-    mu = _gaussian_mu(spends)
+    mu = gaussian_mu(spends)
     if mu is not None:
         return min((gaussian_epsilon(mu, delta), CLOSED_FORM), pure)
     found = min(_epsilons(spends, delta), default=None)
@@ -195,9 +195,8 @@ def _epsilons(spends: tuple[Spend, ...], delta: float) -> Iterator[Computed]:
         yield reading.value, reading.name
         if reading.resolved and not any(spend.guarantee.rdp_may_be_less for spend in spends):
             return
-    mus = [spend.guarantee.unsampled_mu for spend in spends]
-    known = [mu for mu in mus if mu is not None]
-    if len(known) == len(mus):
+    known = all_known(spend.guarantee.unsampled_mu for spend in spends)
+    if known is not None:
         yield gaussian_epsilon(math.hypot(*known), delta), UNSAMPLED
     curve = _rdp(spends)
     if curve is not None:
@@ -239,10 +238,10 @@ def _in_parts(spends: tuple[Spend, ...], delta: float) -> Computed:
 # The forms of several guarantees together.
 
 
-def _gaussian_mu(spends: Sequence[Spend]) -> float | None:
-    mus = [spend.guarantee.mu for spend in spends]
-    known = [mu for mu in mus if mu is not None]
-    return math.hypot(*known) if len(known) == len(mus) else None
+def gaussian_mu(spends: Sequence[Spend]) -> float | None:
+    """Return ``mu`` of all sessions together, if each of them is one Gaussian query."""
+    known = all_known(spend.guarantee.mu for spend in spends)
+    return None if known is None else math.hypot(*known)
 
 
 def _pure(spends: Sequence[Spend]) -> float:

@@ -136,20 +136,14 @@ def _of_noise(spends: tuple[Spend, ...]) -> PrivacyCurve:
         return PrivacyCurve(lambda epsilons: np.zeros(len(epsilons)), True)
     if not all(spend.guarantee.private for spend in spends):
         return PrivacyCurve(lambda epsilons: np.ones(len(epsilons)), True)
-    mus = [spend.guarantee.mu for spend in spends]
-    known = [mu for mu in mus if mu is not None]
-    if len(known) == len(mus):
-        mu = np.array(math.hypot(*known))
-        return PrivacyCurve(lambda epsilons: gaussian_deltas(epsilons, mu) * (1 + ROOM), True)
-    if len(spends) == 1 and spends[0].guarantee.delta is not None:
-        return PrivacyCurve(
-            lambda epsilons: np.array([accountant.noise_delta(spends, float(one)) for one in epsilons]), True
-        )
-    if all(map(has_pld, spends)) and not any(spend.guarantee.rdp_may_be_less for spend in spends):
+    mu = accountant.gaussian_mu(spends)
+    if mu is not None:
+        return PrivacyCurve(lambda epsilons: gaussian_deltas(epsilons, np.array(mu)) * (1 + ROOM), True)
+    closed = len(spends) == 1 and spends[0].guarantee.delta is not None
+    if not closed and all(map(has_pld, spends)) and not any(spend.guarantee.rdp_may_be_less for spend in spends):
         return PrivacyCurve(profile(tuple(pairs_of(spends))), True)
     return PrivacyCurve(
-        lambda epsilons: np.array([accountant.noise_delta(spends, float(one)) for one in epsilons]),
-        False,
+        lambda epsilons: np.array([accountant.noise_delta(spends, float(one)) for one in epsilons]), closed
     )
 
 

@@ -109,7 +109,8 @@ def explain_run(
 
 
 def _row(run: "RunOverview") -> tuple[str, ...]:
-    from tacita.ledger.text_lines import rounded_up, score_in_words
+    from tacita.ledger.run_sections import score_in_words
+    from tacita.ledger.text_lines import rounded_up
     from tacita.ledger.verdict import verdict
 
     fields = run.fields
@@ -127,7 +128,8 @@ def _row(run: "RunOverview") -> tuple[str, ...]:
 
 
 def _summary(run: "RunOverview", faults: tuple[str, ...]) -> dict[str, str]:
-    from tacita.ledger.text_lines import right_in_words, rounded_up, score_in_words
+    from tacita.ledger.run_sections import score_in_words
+    from tacita.ledger.text_lines import right_in_words, rounded_up
     from tacita.ledger.verdict import verdict
 
     fields = run.fields

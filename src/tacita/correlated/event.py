@@ -75,6 +75,7 @@ class CorrelatedEvent(OuterEvent):
 
     @property
     def factorization(self) -> Factorization:
+        """Of the noise that is paid for."""
         return Factorization(self.bands, self.power, self.banded_matrix)
 
     @property

@@ -73,6 +73,7 @@ class CorrelatedGaussian(Mechanism):
 
     @property
     def factorization(self) -> Factorization:
+        """Of the noise: which draws a query adds up, with which weights."""
         return Factorization(self.bands, self.power, self.banded_matrix)
 
     @property

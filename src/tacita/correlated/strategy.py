@@ -124,26 +124,20 @@ def sensitivity(column: np.ndarray, separation: int, most_draws: int) -> float:
     return float(np.linalg.norm(movement(column, separation, most_draws))) * ROUNDED_UP
 
 
-def errors(coefficients: np.ndarray, response: np.ndarray) -> tuple[float, float]:
-    """Return the standard deviation that noise leaves in an iterate, over s: on average (rms), and at the end.
-
-    Args:
-        coefficients: Of the noise.
-        response: What a unit gradient has moved the iterate by, 0, 1, 2, ... steps later; all 1 for plain sums.
-    """
-    squares = np.convolve(coefficients, response)[: len(response)] ** 2
-    return math.sqrt(squares.cumsum().mean()), math.sqrt(squares.sum())
-
-
-def left_error(coefficients: np.ndarray, queries: int) -> float:
+def left_error(weights: np.ndarray, queries: int) -> float:
     """Return what the noise of ``queries`` queries leaves in the last iterate of gradient descent, over s.
 
     It is a geometric mean over losses that are flat to steep: the curvature times the learning rate is 0, 1/T, 10/T and
     100/T (at most 1/2).
+
+    Args:
+        weights: Of the last draws in the noise of a query, its own first.
+        queries: T.
     """
+    draws = np.pad(weights[:queries], (0, max(0, queries - len(weights))))
     curvatures = (0.0, 1 / queries, 10 / queries, min(0.5, 100 / queries))
-    each = [errors(coefficients, (1 - curvature) ** np.arange(queries))[1] for curvature in curvatures]
-    return math.exp(sum(map(math.log, each)) / len(each))
+    each = [np.linalg.norm(lfilter([1.0], [1.0, curvature - 1], draws)) for curvature in curvatures]
+    return math.exp(float(np.log(each).mean()))
 
 
 def recommended_power(queries: int, separation: int, bands: int = 2) -> float:

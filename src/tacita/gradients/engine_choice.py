@@ -16,6 +16,8 @@ from tacita.gradients.functional import LossFn
 from tacita.gradients.loop import KEEPS_NOTHING, LoopEngine
 from tacita.gradients.probe import ROWS, evaluating, row
 from tacita.gradients.program import ProgramEngine, Programs
+from tacita.gradients.program.allowed import line_of
+from tacita.gradients.program.batching import NO_RULE
 from tacita.gradients.seeds import generators_kept, seeded
 from tacita.gradients.weighted_sums import round_up, wide
 
@@ -85,10 +87,12 @@ class MethodChoice:
         in another order, in eval mode.
         """
 
+        moved = {name: _moved(one) for name, one in params.items()}  # zeros hide what comes before them
+
         def differ(batch: Any) -> str:
             tensors, rebuild = flatten(batch, len(tensors_in(batch)[0]))
             chunks = [Chunk(rebuild([one.clone() for one in tensors]), len(tensors[0]), 0)]
-            given = model, loss_fn, params, chunks, torch.arange(len(tensors[0]))
+            given = model, loss_fn, moved, chunks, torch.arange(len(tensors[0]))
             return _difference(self.engine(*given), LoopEngine(*given))
 
         batches = [row(probe, index) for index in range(ROWS)] if drawing else [probe]
@@ -160,11 +164,15 @@ _CAUSES = {
 def _in_words(error: Exception) -> str:
     """Say why a trial failed, in one line without a full stop."""
     line = next((line for line in str(error).splitlines() if line.strip()), "no message").rstrip(".")
+    if (place := line_of(error)) and place not in line:
+        line = f"{line} ({place})"
     if isinstance(error, UnsupportedModuleError):
         return line
     said = f"{type(error).__name__}: {error}"
+    if found := NO_RULE.search(said):
+        return f"PyTorch's vmap has no batching rule for {found[1]}{f' ({place})' if place else ''}"
     cause = next((words for part, words in _CAUSES.items() if part in said), "")
-    return cause or f"{type(error).__name__}: {line}"
+    return (f"{cause} ({place})" if place else cause) if cause else f"{type(error).__name__}: {line}"
 
 
 def _check_repeats(engine: LoopEngine, probe: Any) -> None:
@@ -182,6 +190,12 @@ def _check_repeats(engine: LoopEngine, probe: Any) -> None:
             "of them, count, or draw from a generator of their own. Let them depend on parameters and the batch alone; "
             "count outside of them; draw in __init__, or from the global generator (torch.rand_like(x), dropout)."
         )
+
+
+def _moved(tensor: Tensor) -> Tensor:
+    """Return a point beside a parameter, the same at each call."""
+    noise = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(0))
+    return tensor + (0.02 * noise).to(tensor.device, tensor.dtype)
 
 
 def _difference(engine: ChunkedEngine, definition: ChunkedEngine) -> str:
@@ -230,13 +244,24 @@ class _Precision(TorchDispatchMode):
         with generators_kept(device):
             found = func(*args, **kwargs)
         try:
-            both = func(*tree_map(_twice, args), **kwargs)
+            both = func(*(_two(args) if _of_sizes(args) else tree_map(_twice, args)), **kwargs)
         except RuntimeError:
             return func(*args, **kwargs)
         for one, twice in zip(tree_leaves(found), tree_leaves(both), strict=True):
-            if isinstance(one, Tensor) and one.ndim and len(twice) == 2 * len(one):
+            if isinstance(one, Tensor) and twice.shape[1:] == one.shape:  # from sizes, with an axis for the two
+                one.copy_(twice[0])
+            elif isinstance(one, Tensor) and one.ndim and len(twice) == 2 * len(one):
                 one.copy_(twice[: len(one)])
         return found
+
+
+def _of_sizes(args: tuple) -> bool:
+    return not any(isinstance(one, Tensor) for one in tree_leaves(args))
+
+
+def _two(args: tuple) -> tuple:
+    """Return the arguments of a draw from sizes for two records."""
+    return tuple([2, *one] if isinstance(one, (list, tuple)) else one for one in args)
 
 
 def _twice(one: Any) -> Any:

@@ -50,7 +50,7 @@ def to_exact(tensor: Tensor) -> Tensor:
 
 def zeros_for(parameter: Tensor, *lead: int) -> Tensor:
     """Return zeros in place of a parameter's gradient, (*lead, *parameter), float32 or better."""
-    return torch.zeros(*lead, *parameter.shape, dtype=wide(parameter.dtype), device=exact_device(parameter.device))
+    return torch.zeros((*lead, *parameter.shape), dtype=wide(parameter.dtype), device=exact_device(parameter.device))
 
 
 def group_norms(grads: Mapping[str, Tensor], groups: Groups, lead: int = 1) -> Tensor:

@@ -6,21 +6,15 @@ Bounds are rounded up where they are printed. Technical terms are explained in t
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any
 
 from tacita.accounting import gaussian_delta, gaussian_mu
 from tacita.accounting.relations import NeighboringRelation
-from tacita.ledger.text_lines import (
-    in_words,
-    names_in_words,
-    percent_up,
-    right_in_words,
-    rounded_up,
-    wrapped,
-)
+from tacita.ledger.text_lines import Words, in_words, listed, percent_up, right_in_words, rounded_up, row, wrapped
 from tacita.ledger.verdict import NEXT_TO_NOTHING, exact_score
 
 Fields = Mapping[str, Any]
+Section = Callable[[Fields], Iterable[Words]]
 HEADLINE = "headline"  # a further field that stands in the first line, if a front end gives it
 CHOSEN = "chosen_among"  # a further field: the number of runs of which somebody chose this one
 ABOUT, RUN, ROWS, COLUMNS = "about", "run", "rows", "columns"
@@ -28,15 +22,6 @@ LEAVES, NOT_ANONYMISED, DATASET = "files_policy", "not_anonymised", "dataset"
 PUBLIC_LOSSES = "public_losses"  # pairs of queries made and the loss on public data; in the JSON, not in the text
 PLACED = (HEADLINE, LEAVES, NOT_ANONYMISED, COLUMNS, PUBLIC_LOSSES)  # further fields with a place of their own
 OF_A_RUN = (RUN, ABOUT, ROWS, DATASET)  # ... if there is a field ``run``
-
-GIVEN = {  # what whoever makes the run may say of it -> its name on the page
-    "responsible": "Made by",
-    "contact": "Contact",
-    "data_period": "Period",
-    "purpose": "Purpose",
-    "recipients": "Recipients",
-    "retention": "Retention",
-}
 
 NEIGHBOURS: dict[NeighboringRelation, str] = {
     "add_or_remove_one": "one unit is present in one of them and absent from the other. The number of units is "
@@ -77,6 +62,7 @@ TERMS = {  # a word of the statement -> what it means; a term is explained only 
     "Disjoint batches": "Disjoint batches put no record into two queries.",
     "Shuffled epochs": "Shuffled epochs put a record into one query of each pass through the data.",
     "Cyclic batches": "Cyclic batches put a record into one group for the whole session; the groups take turns.",
+    "Cyclic Poisson": "In cyclic Poisson sampling the groups take turns, and in its turn a record enters by a coin.",
     "correlated": "Correlated noise takes back, in each query, part of the noise of the queries before, so that sums "
     "over queries are less noisy; what a session spends follows from all of its queries together.",
     "amplification": "Amplification is the gain in privacy from nobody knowing which records a query used.",
@@ -112,31 +98,15 @@ TERMS = {  # a word of the statement -> what it means; a term is explained only 
 # --- the sections --------------------------------------------------------------------------------------------------
 
 
-class Words(NamedTuple):
-    """A paragraph: its text, how far its first line is indented, and how far the others are."""
-
-    text: str
-    first: str = "  "
-    indent: str = "  "
-
-
-def row(name: str, text: str) -> Words:
-    """Return a paragraph beside its name."""
-    return Words(text, f"  {name + ':':<12} ", " " * 15)
-
-
-def listed(entries: Iterable[Any] | None) -> Iterator[Words]:
-    """Yield the entries of a list."""
-    return (Words(in_words(entry), "  - ", "    ") for entry in entries or ())
-
-
 def write_text(fields: Fields, extra: Sequence[str] = ()) -> str:
     """Return the text of a statement; ``extra`` names the fields that the caller added."""
     placed = (*PLACED, *OF_A_RUN) if RUN in fields else PLACED
     further = listed(f"{name}: {in_words(fields[name])}" for name in extra if name not in placed)
     alarms = [line for alarm in _alarms(fields) for line in wrapped(alarm)]
     lines = [*alarms, *[""] * bool(alarms), "PRIVACY STATEMENT"]
-    for title, words in SECTIONS:
+    of_a_run = _words_of_a_run(fields)
+    for title, of_the_core in SECTIONS:
+        words = of_the_core or of_a_run.get(title, lambda _: ())
         paragraphs = list(further if title == FURTHER else words(fields))
         if paragraphs or title == APPENDIX:
             lines += ["", title, *(line for one in paragraphs for line in wrapped(*one))]
@@ -144,6 +114,15 @@ def write_text(fields: Fields, extra: Sequence[str] = ()) -> str:
     glossary = listed(meaning for term, meaning in TERMS.items() if term in text)
     lines += ["", "Glossary", *(line for one in glossary for line in wrapped(*one))]
     return "\n".join(lines) + "\n"
+
+
+def _words_of_a_run(fields: Fields) -> Mapping[str, Section]:
+    """Return the sections about fields that front ends give. They are loaded where there is such a field."""
+    if fields.get("holdout_score") is None and not fields.keys() & {*PLACED, *OF_A_RUN}:
+        return {}
+    from tacita.ledger.run_sections import SECTIONS as OF_RUNS
+
+    return OF_RUNS
 
 
 def _alarms(fields: Fields) -> Iterator[str]:
@@ -190,34 +169,6 @@ def _price_of_choice(fields: Mapping[str, Any]) -> str:
 # The page to sign.
 
 
-def _run(fields: Fields) -> Iterator[Words]:
-    run, about, dataset = fields.get(RUN), fields.get(ABOUT) or {}, fields.get(DATASET)
-    if not isinstance(run, Mapping):
-        return
-    versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
-    yield row("Run", f"{run['id']}, stated on {run['date']} (UTC, by the machine's clock), with {versions}")
-    yield row("Data", _data(fields))
-    yield from (row(title, about[name]) for name, title in GIVEN.items() if name in about)
-    missing = [title.lower() for name, title in GIVEN.items() if name not in about]
-    if missing:
-        yield row("Not given", f"{', '.join(missing)}.")
-    if isinstance(dataset, Mapping):
-        yield row("Other runs", other_runs_in_words(dataset))
-
-
-def _data(fields: Fields) -> str:
-    """Name the data, and count its rows and columns."""
-    parts: list[str] = []
-    if isinstance(dataset := fields.get(DATASET), Mapping):
-        parts.append(f"{dataset['name']} (the name that was given)")
-    if (rows := fields.get(ROWS)) is not None:
-        parts.append(rows_in_words(rows))
-    if isinstance(columns := fields.get(COLUMNS), Mapping):
-        counts = [f"{len(found)} {name.replace('_', ' ')}" for name, found in columns.items() if found]
-        parts.append(f"columns: {', '.join(counts) or 'none'}")
-    return f"{'; '.join(parts) or 'nothing was said'}."
-
-
 def _guarantee(fields: Fields) -> Iterator[Words]:
     if not fields["sessions"] and not fields["shares"]:
         yield Words("Nothing: no session is registered, so nothing can be said of any model.")
@@ -248,13 +199,6 @@ def _guarantee(fields: Fields) -> Iterator[Words]:
     yield row("Accountant", _accountant(fields["accountant"], bounded=epsilon is not None))
     if fields["failure_probability"]:
         yield row("Of delta", _failures(fields["failure_probability"], fields["failure_delta"]))
-
-
-def _files(fields: Fields) -> Iterator[Words]:
-    policy = fields.get(LEAVES)
-    if isinstance(policy, Mapping):
-        yield row("May leave", f"{', '.join(policy['may_leave'])}.")
-        yield row("Never", f"{'; '.join(policy['never'])}.")
 
 
 def _signature(_: Fields) -> Iterator[Words]:
@@ -304,13 +248,6 @@ def _session_words(session: Mapping[str, Any]) -> str:
     return f"{session['id']} ({session['purpose']}, {session['state']}{where}{paid}): {session['event']}; {made}."
 
 
-def _columns(fields: Fields) -> Iterator[Words]:
-    columns = fields.get(COLUMNS)
-    if isinstance(columns, Mapping):
-        for name, found in columns.items():
-            yield from listed([f"{name.replace('_', ' ')} ({len(found)}): {names_in_words(found) or 'none'}"])
-
-
 def _ledger(fields: Fields) -> Iterator[Words]:
     yield Words(
         "The ledger is the record of all sessions and queries. Each line holds a hash (SHA-256, a fingerprint) of "
@@ -330,12 +267,13 @@ def _ledger(fields: Fields) -> Iterator[Words]:
 
 
 APPENDIX, FURTHER = "APPENDIX", "Further details"
-SECTIONS: tuple[tuple[str, Callable[[Fields], Iterable[Words]]], ...] = (  # one without words is left out
-    ("This run", _run),
+# One without paragraphs is left out. ``None``: its words are about fields of front ends, in tacita.ledger.run_sections.
+SECTIONS: tuple[tuple[str, Section | None], ...] = (
+    ("This run", None),
     ("What is guaranteed", _guarantee),
-    ("Held-out score", lambda fields: listed(_score(one) for one in _score_of(fields))),
-    ("Files", _files),
-    ("What is not anonymised", lambda fields: listed(fields.get(NOT_ANONYMISED))),
+    ("Held-out score", None),
+    ("Files", None),
+    ("What is not anonymised", None),
     ("Caveats", lambda fields: listed(fields["caveats"])),
     ("Signature", _signature),
     (APPENDIX, lambda fields: ()),
@@ -344,52 +282,14 @@ SECTIONS: tuple[tuple[str, Callable[[Fields], Iterable[Words]]], ...] = (  # one
     ("What the guarantee rests on", lambda fields: listed(f"{text}." for text in fields["assumptions"])),
     ("Bought from the data, with noise", lambda fields: listed(fields["purchases"])),
     ("Settings chosen by tacita, by its public rules", lambda fields: listed(fields["chosen_by_tacita"])),
-    ("Columns", _columns),
-    ("Held-out score in full", lambda fields: listed(_score_of(fields))),
+    ("Columns", None),
+    ("Held-out score in full", None),
     (FURTHER, lambda fields: ()),  # the fields that a front end added
     ("Ledger", _ledger),
 )
 
 
-def _score_of(fields: Fields) -> list[Any]:
-    return [] if fields["holdout_score"] is None else [fields["holdout_score"]]
-
-
 # --- in words ------------------------------------------------------------------------------------------------------
-
-
-def rows_in_words(rows: Any) -> str:
-    """Say how many rows there are, and how that is known.
-
-    Example:
-        >>> rows_in_words({"value": 3051, "how": "bought"})
-        'about 3,051 rows (bought)'
-        >>> rows_in_words({"value": None, "how": "protected", "of": "clients"})
-        'clients, whose number is protected'
-    """
-    what = rows.get("of", "rows") if isinstance(rows, Mapping) else "rows"
-    if isinstance(rows, Mapping) and rows.get("how") == "protected":
-        return f"{what}, whose number is protected"
-    if not isinstance(rows, Mapping) or not isinstance(rows.get("value"), int | float):
-        return f"rows: {in_words(rows)}"
-    about = "about " if rows.get("how") == "bought" else ""
-    return f"{about}{rows['value']:,.0f} {what} ({rows.get('how')})"
-
-
-def other_runs_in_words(dataset: Mapping[str, Any]) -> str:
-    """Say how many other runs are listed under the same name, and what all of them guarantee together."""
-    others = f"{dataset['other_runs']} listed under this name in {dataset['list']}"
-    if dataset["other_runs"] == 0:
-        return f"none listed under this name in {dataset['list']}."
-    together = dataset.get("together")
-    if not isinstance(together, Mapping):
-        return f"{others}."
-    if together["epsilon"] is None:
-        return f"{others}. No total can be stated: {together['why']}."
-    return (
-        f"{others}. With this one they guarantee epsilon <= {rounded_up(together['epsilon'])} at delta <= "
-        f"{rounded_up(together['delta'])} (added up), if the list is complete."
-    )
 
 
 def _risk(fields: Fields) -> str:
@@ -430,23 +330,6 @@ def _delta(delta: float, rows: Any) -> str:
     return f"{words}: among {among}, one or more with probability {percent_up(min(1.0, delta * value))} at most."
 
 
-def _score(score: Any) -> str:
-    """Return a score in a sentence, beside that of a constant guess."""
-    if not isinstance(score, Mapping) or not {"measure", "value", "how"} <= set(score):
-        return in_words(score)
-    value, (low, high) = score["value"], score.get("interval", (None, None))
-    words = f"{score['measure']}: {'no number' if value is None else f'{value:.3f}'}"
-    if value is not None and low is not None and {"level", "rows"} <= set(score):
-        words += f" ({score['level']:.0%} interval {low:g} to {high:g}, about {in_words(score['rows'])} rows)"
-    if isinstance(area := score.get("AUC"), Mapping) and area.get("value") is not None:
-        low, high = area.get("interval", (None, None))
-        words += f"; AUC {area['value']:.3f}" + (f" (interval {low:g} to {high:g})" if low is not None else "")
-    guess = score.get("constant_guess")
-    if isinstance(guess, Mapping):
-        words += f"; always answering {guess['label']!r} has {guess['value']:.3f}"
-    return f"{words}. Source: {score['how']}."
-
-
 def _accountant(name: str, *, bounded: bool) -> str:
     """Name the method that computed epsilon, with its abbreviations spelt out."""
     if not bounded:
@@ -480,19 +363,3 @@ def _odds(epsilon: float, delta: float, released: str) -> str:
         f"conclusion with a probability that is at most {rounded_up(math.exp(epsilon))} times (e^epsilon) what it "
         f"would be for a neighbouring data set, plus {delta:g} (delta)."
     )
-
-
-def check_about(about: object) -> None:
-    """Refuse what a statement has no place for.
-
-    Raises:
-        TypeError: It is not a mapping.
-        ValueError: A name is unknown, or a value is not one line of text.
-    """
-    if not isinstance(about, Mapping):
-        raise TypeError(f"about must be a mapping of {', '.join(GIVEN)}, got {type(about).__name__}.")
-    for name, value in about.items():
-        if name not in GIVEN:
-            raise ValueError(f"about must hold {', '.join(GIVEN)}, got {name!r}.")
-        if not isinstance(value, str) or not value.strip() or not value.isprintable():
-            raise ValueError(f"about.{name} must be one line of text, got {value!r}.")

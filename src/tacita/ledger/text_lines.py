@@ -1,9 +1,9 @@
 """Lines of a statement's text: wrapped, indented, with numbers that are still bounds where they are printed."""
 
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 WIDTH = 100
 _EXACT = 2.0**53  # below it, float64 holds every integer
@@ -100,22 +100,19 @@ def in_words(value: Any, *, nested: bool = False) -> str:
     return "none" if value is None else str(value)
 
 
-def score_in_words(score: Any) -> str | None:
-    """Say a score of a statement's field, with the AUC beside it; ``None`` if the field has no number.
+class Words(NamedTuple):
+    """A paragraph: its text, how far its first line is indented, and how far the others are."""
 
-    Example:
-        >>> score_in_words({"measure": "accuracy", "value": 0.8371, "AUC": {"value": 0.912, "interval": [0.9, 0.93]}})
-        'accuracy 0.837, AUC 0.912'
-        >>> score_in_words({"measure": "R2", "value": None}) is score_in_words(None) is None
-        True
-    """
-    value = _number(score, "value")
-    if value is None:
-        return None
-    area = _number(score.get("AUC"), "value")
-    return f"{in_words(score.get('measure'))} {value:.3f}" + ("" if area is None else f", AUC {area:.3f}")
+    text: str
+    first: str = "  "
+    indent: str = "  "
 
 
-def _number(fields: Any, name: str) -> float | None:
-    found = fields.get(name) if isinstance(fields, Mapping) else None
-    return found if isinstance(found, int | float) and not isinstance(found, bool) else None
+def row(name: str, text: str) -> Words:
+    """Return a paragraph beside its name."""
+    return Words(text, f"  {name + ':':<12} ", " " * 15)
+
+
+def listed(entries: Iterable[Any] | None) -> Iterator[Words]:
+    """Yield the entries of a list."""
+    return (Words(in_words(entry), "  - ", "    ") for entry in entries or ())

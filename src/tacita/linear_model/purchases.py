@@ -12,7 +12,7 @@ from scipy.stats import norm
 from tacita.accounting import NoisySumEvent
 from tacita.ledger import Session
 from tacita.mechanisms import GaussianMechanism
-from tacita.oracles.gate import answer_once
+from tacita.oracles.single_query import answer_once
 from tacita.random import Randomness
 
 LOWEST, HIGHEST = -40, 60  # powers of 2 between which a scale is looked for

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from tacita.ledger.sections import GIVEN, other_runs_in_words, rows_in_words
-from tacita.ledger.text_lines import names_in_words, right_in_words, rounded_up, score_in_words
+from tacita.ledger.run_sections import GIVEN, other_runs_in_words, rows_in_words, score_in_words
+from tacita.ledger.text_lines import names_in_words, right_in_words, rounded_up
 from tacita.report.html_page import bullets, facts, page, table
 from tacita.report.run_audit import ANOTHER, UNSEALED, RunAudit
 from tacita.report.run_charts import RunChart, charts_of, score_chart, with_own_ids

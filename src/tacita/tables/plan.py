@@ -45,8 +45,7 @@ class TablePlan:
         buys_score: Whether a score is bought.
         holds_out: Whether rows are held out by coin.
         form: The training's noise. If it is hardened, so is the noise of purchases and score.
-        batches: Number of cyclic batches; or of batches by secret coin in each epoch, if the noise is independent;
-            ``None`` for Poisson sampling.
+        batches: The sampler of the strategy that was chosen; ``None`` for Poisson sampling.
         noise_in_words: The choice of noise and batches, for the statement; empty if there was none.
         feedback: The error feedback of the training; ``None`` without it.
     """
@@ -61,7 +60,7 @@ class TablePlan:
     holds_out: bool
     form: type[Mechanism] | CorrelatedGaussian = GaussianMechanism
     feedback: Feedback | None = None
-    batches: int | None = None
+    batches: CyclicSampler | ShuffledEpochsSampler | None = None
     noise_in_words: str = ""
 
     @classmethod
@@ -103,15 +102,13 @@ class TablePlan:
             delta=bought.delta,
             alongside=[Spend(event, 1) for event in self._purchase_events()],
         )
-        batches = None if isinstance(strategy.sampler, PoissonSampler) else strategy.sampler.queries_per_epoch
+        batches = strategy.sampler if isinstance(strategy.sampler, CyclicSampler | ShuffledEpochsSampler) else None
         return replace(self, form=strategy.form, batches=batches, noise_in_words=words)
 
     def sampler(self, num_records: int) -> Sampler:
         """Return the sampler of rows; if a person may have several rows, with the cap that its event needs."""
-        if self.batches is not None and isinstance(self.form, CorrelatedGaussian):
-            return CyclicSampler(batches_per_cycle=self.batches, num_records=num_records, assignment="coin")
         if self.batches is not None:
-            return ShuffledEpochsSampler(batches_per_epoch=self.batches, num_records=num_records, assignment="coin")
+            return replace(self.batches, num_records=num_records)
         cap = self.purchases.max_rows_per_unit
         if cap > 1:
             return UnitPoissonSampler(

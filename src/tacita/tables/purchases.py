@@ -14,7 +14,7 @@ from tacita.accounting import hardening
 from tacita.hardened import RoundedGaussian
 from tacita.ledger import Session
 from tacita.mechanisms import GaussianMechanism, Mechanism
-from tacita.oracles.gate import answer_once
+from tacita.oracles.single_query import answer_once
 from tacita.random import Randomness
 from tacita.tables.lean_survey import COARSE, in_groups
 from tacita.tables.plan import Sessions, TablePlan

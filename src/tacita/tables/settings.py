@@ -60,7 +60,7 @@ def _relation(name: str, value: str) -> None:
 
 
 def _about(name: str, value: Mapping[str, str]) -> None:
-    from tacita.ledger.sections import check_about
+    from tacita.ledger.run_sections import check_about
 
     check_about(value)
 
@@ -186,7 +186,7 @@ class TableSettings:
     noise: Annotated[Literal["independent", "correlated", "auto"] | None, TRAINING] = None
     """Independent noise with Poisson sampling, by default; correlated noise with cyclic batches; or auto, what leaves
     the least noise in the model at this epsilon, as predicted from public settings. Correlated noise pays for many
-    batches and few passes: --sample-rate 0.01 --queries 100."""
+    batches: --sample-rate 0.01 --queries 100."""
 
     balanced: Annotated[bool, TRAINING] = False
     """Rare classes count as much as frequent ones: rows are weighted by bought counts of their class."""

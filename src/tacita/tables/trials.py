@@ -13,8 +13,8 @@ from tacita.errors import TacitaError
 from tacita.ledger import Ledger, Session
 from tacita.mechanisms import GaussianMechanism
 from tacita.oracles import Records
-from tacita.oracles.gate import answer_once
 from tacita.oracles.records import num_rows
+from tacita.oracles.single_query import answer_once
 from tacita.random import Randomness
 from tacita.tables.grid import Sweep, Value
 from tacita.tables.run_cost import SCORE_SHARE, all_of, check_ledger, free_noise_multiplier, one_of

@@ -24,7 +24,7 @@ from tacita.gradients import SeveralViews, mean_over_views
 from tacita.gradients.functional import LossFn
 from tacita.gradients.processes import Processes, processes_of, refuse_sharded
 from tacita.ledger import Ledger, Session, Share
-from tacita.ledger.sections import check_about
+from tacita.ledger.run_sections import check_about
 from tacita.ledger.session import BLOCK
 from tacita.mechanisms import CalibratedGaussian
 from tacita.oracles import ClippedGradientOracle, GradientOracle
@@ -122,9 +122,9 @@ def fit(
         feedback: Error feedback, which remembers what clipping removes and gives it back later, as in
             :class:`~tacita.ErrorFeedbackOracle`. It costs noise, and seldom pays (docs/error-feedback.md).
         noise: ``"independent"`` from query to query; or ``"correlated"``, of which later queries take back a part
-            (:class:`~tacita.CorrelatedGaussian`), with cyclic batches by secret coin; or ``"auto"``, the one with the
-            least predicted error at this epsilon, which may also take independent noise with batches by secret coin.
-            Public settings alone decide; the statement gives the choice and the predicted errors.
+            (:class:`~tacita.CorrelatedGaussian`), with cyclic batches, whole or sampled; or ``"auto"``, the one with
+            the least predicted error at this epsilon, which may also take independent noise with batches by secret
+            coin. Public settings alone decide; the statement gives the choice and the predicted errors.
         optimizer: ``params -> torch.optim.Optimizer``. ``None`` lets tacita choose Adam with lr 2e-3.
         scheduler: ``(optimizer, steps) -> LRScheduler``, which moves on after each of the planned ``steps``. A
             ``ReduceLROnPlateau`` moves on with each loss on ``public_data``.

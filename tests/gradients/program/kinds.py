@@ -56,10 +56,6 @@ def fixed_seed_put_back(m, x):
         return out(m, x + torch.rand_like(x))
 
 
-def drawn_once_for_all(m, x):
-    return out(m, x + torch.rand(4))
-
-
 def drawn_by_python(m, x):
     return out(m, x * random.random())
 
@@ -445,7 +441,7 @@ def frames_looked_through(m, x):
 
 
 REFUSED = [
-    fixed_seed, fixed_seed_of_a_record, fixed_seed_put_back, drawn_once_for_all, drawn_by_python, drawn_by_numpy,
+    fixed_seed, fixed_seed_of_a_record, fixed_seed_put_back, drawn_by_python, drawn_by_numpy,
     own_generator_of_numpy, own_generator_of_python, own_generator_of_torch, own_generator_in_place,
     own_generator_of_a_record, clock, counter, counter_of_its_class,
     counter_of_positions, length_of_a_list, context_variable, mode_inside,

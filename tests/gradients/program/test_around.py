@@ -260,7 +260,6 @@ def test_memory_that_an_operator_shares_unannounced_is_not_written():
 
 DRAWS: dict[str, Callable[[], Any]] = {
     "NumPy": lambda: float(np.random.rand()),
-    "PyTorch": lambda: torch.rand(1),
     "Python": random.random,
 }
 

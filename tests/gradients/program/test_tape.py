@@ -76,6 +76,12 @@ def record_written(m, b):
     return cross_entropy(m, b)
 
 
+def with_small_ones_left_out(m, b):
+    z = m(b[0]).clone()
+    z[z < 0.1] = 0
+    return z.sum(1)
+
+
 def half_precision(m, b):
     with torch.autocast("cpu", torch.bfloat16):
         z = m[0](b[0])
@@ -180,7 +186,12 @@ LOSSES = {
     "weight_put_together": weight_put_together,
     "record_written": record_written,
     "autocast": half_precision,
-    "script": lambda m, b: torch.jit.script(nn.Softplus())(m(b[0])).sum(1),
+    "one_hot": lambda m, b: (torch.zeros(len(b[1]), 2).scatter_(1, b[1][:, None], 1.0) * m(b[0])).sum(1),
+    "highest": lambda m, b: (m(b[0]) * torch.zeros(1, 2).scatter_(1, m(b[0]).topk(1, 1).indices, 1.0)).sum(1),
+    "mask_set": with_small_ones_left_out,
+    "divergence": lambda m, b: F.kl_div(m(b[0]).log_softmax(1), b[0][:, :2].softmax(1), reduction="none").sum(1),
+    "quantile": lambda m, b: torch.quantile(m(b[0]), 0.5, dim=1),
+    "density": lambda m, b: -torch.distributions.Categorical(logits=m(b[0])).log_prob(b[1]),
     "checkpoint": lambda m, b: checkpoint(lambda x: cross_entropy(m, (x, b[1])), b[0], use_reentrant=False),
     "arrays": lambda m, b: (m(b[0]) * np.float32(2)).sum(1) + b[0][:, np.array([0, 2])].sum(1) * m[0].bias.sum(),
     "slices_by_constants": lambda m, b: m(b[0][:, : torch.tensor(4)]).sum(1),
@@ -226,8 +237,9 @@ def evaluated(m, b):
     return m(handle_torch_function(eval, (b[0],), "x", {"x": b[0]})).sum(1)
 
 
-def noise_of_a_fork(m, b):
+def noise_of_a_seed(m, b):
     with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
         return cross_entropy(m, b) + torch.rand(1)
 
 
@@ -270,7 +282,16 @@ REFUSED = {
     ),
     "hooked_unseen": ("a hook is put on", hooked_unseen),
     "eval": ("eval is no function of PyTorch's", evaluated),
-    "noise_of_a_fork": ("sets a seed, or draws numbers that do not come from a tensor", noise_of_a_fork),
+    "noise_of_a_seed": ("sets a seed, or draws numbers", noise_of_a_seed),
+    "script": ("runs TorchScript", lambda m, b: torch.jit.script(nn.Softplus())(m(b[0])).sum(1)),
+    "no_batching_rule": (
+        r"no batching rule for multi_margin_loss \(test_tape.py:\d+\)",
+        lambda m, b: F.multi_margin_loss(m(b[0]), b[1], reduction="none"),
+    ),
+    "branch": (
+        r"looks at values of a record.* \(test_tape.py:\d+\)",
+        lambda m, b: torch.stack([one.sum() if one[0] > 0 else one[0] for one in m(b[0])]),
+    ),
     "class_of_its_own": (
         "a tensor with code of its own",
         lambda m, b: m(b[0] + torch.ones(4).as_subclass(WithCode)).sum(1),

@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 
 from scipy.stats import binom
 
-from tacita.accounting._allocation_pair import LARGEST_RATIO, AllocationPair
 from tacita.accounting._line_pairs import EnvelopePair, MixturePair, ReplacedPair
 from tacita.accounting._mixed_pair import MixedPair
 from tacita.accounting.events.event import Event, NoiseSettings, over_noise, reals
@@ -124,6 +123,8 @@ def moved_in_own_batches(event: Any, queries: int) -> Guarantee:
     ``event`` is a :class:`NoisySumEvent` with assigned batches. The Gaussian queries of :func:`moved_in_some_queries`
     are a bound as well, and the only one elsewhere: by index, by a permutation, and under replace_one.
     """
+    from tacita.accounting._allocation_pair import LARGEST_RATIO, AllocationPair  # loaded with such a session
+
     known = moved_in_some_queries(event, queries)
     law, ratio = event.sampling, event.ratio
     batches = law.secret_batches(event.relation)
@@ -140,6 +141,8 @@ def moved_in_own_group(event: Any, queries: int) -> Guarantee:
 
     ``event`` is a :class:`NoisySumEvent` with cyclic batches. Proof: docs/derivations/correlated-noise.md.
     """
+    from tacita.accounting._allocation_pair import LARGEST_RATIO, AllocationPair  # loaded with such a session
+
     known, law = moved_in_some_queries(event, queries), event.sampling
     groups, ratio = law.secret_batches(event.relation), event.ratio * math.sqrt(law.most_draws(queries))
     if groups == 1 or known.mu == 0 or ratio > LARGEST_RATIO:

@@ -8,6 +8,7 @@ import types
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from traceback import walk_tb
 from types import FrameType
 from typing import Any, SupportsFloat, SupportsIndex
 
@@ -129,7 +130,22 @@ def exact(value: Any) -> Any:
 
 def code_line() -> str:
     """Return ``file:line`` of the user's code that runs now, or of a library's."""
-    lines = [(frame.f_code.co_filename, frame.f_lineno) for frame in _users_frames()]
+    return _said([(frame.f_code.co_filename, frame.f_lineno) for frame in _users_frames()])
+
+
+def line_of(error: BaseException) -> str:
+    """Return ``file:line`` of the user's code, or of a library's, that an error came through while it was written down;
+    of what was played afterwards, that of the call.
+    """
+    frames = list(walk_tb(error.__traceback__))
+    begun = next((k for k, (frame, _) in enumerate(frames) if _begins(frame.f_code)), None)
+    if begun is None:
+        return getattr(error, "__notes__", [""])[-1]
+    lines = [(frame.f_code.co_filename, line) for frame, line in reversed(frames[begun:])]
+    return _said([one for one in lines if not one[0].startswith((_TORCH, _HERE, "<"))])
+
+
+def _said(lines: list[tuple[str, int]]) -> str:
     own = [one for one in lines if "site-packages" not in one[0]] or lines
     return f"{Path(own[0][0]).name}:{own[0][1]}" if own else ""
 

@@ -54,7 +54,19 @@ def _zeros(size: Any, *, memory_format: Any = None, **options: Any) -> Tensor:
     return torch.empty(size, memory_format=memory_format or torch.contiguous_format, **options).zero_()
 
 
-ZEROS: dict[Any, Callable[..., Tensor]] = {  # operators of uninitialised memory, and what runs in their place
+def _grid_sampled(x: Tensor, grid: Tensor, *settings: Any) -> Tensor:
+    return _aten.grid_sampler_2d.default(x, grid.nan_to_num(), *settings)
+
+
+def _grid_sampled_backward(grad: Tensor, x: Tensor, grid: Tensor, *settings: Any) -> tuple[Tensor, Tensor]:
+    return _aten.grid_sampler_2d_backward.default(grad, x, grid.nan_to_num(), *settings)
+
+
+REPLACED: dict[
+    Any, Callable[..., Any]
+] = {  # operators that may read or write other memory, and what runs in their place
+    _aten.grid_sampler_2d.default: _grid_sampled,  # whose kernels take NaN and inf for an index
+    _aten.grid_sampler_2d_backward.default: _grid_sampled_backward,
     _aten.empty.memory_format: _zeros,
     _aten.empty_like.default: _aten.zeros_like.default,
     _aten.new_empty.default: _aten.new_zeros.default,
@@ -111,7 +123,7 @@ def _check_operator(node: Node) -> None:
             "record is not known: write it in those"
         )
     name = target._opname
-    unwritten = "empty" in name and target not in ZEROS
+    unwritten = "empty" in name and target not in REPLACED
     if unwritten or "resize" in name or name.startswith("set_"):
         raise UnsupportedModuleError(
             f"{users_line(node)}{target} gives memory that nobody has written, or another tensor's: use torch.zeros"

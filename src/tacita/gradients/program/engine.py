@@ -219,7 +219,9 @@ _OF_MODULE = frozenset({*vars(nn.Module()), "_flat_weights", "_flat_weight_refs"
 def _hooks(tree: ModuleTree) -> list[Any]:
     of_all = nn.modules.module
     found = [of_all._global_forward_hooks, of_all._global_forward_pre_hooks]
-    found += [kept for _, m in tree.modules for kept in (m._forward_hooks, m._forward_pre_hooks)]
+    found += [of_all._global_backward_hooks, of_all._global_backward_pre_hooks]
+    for _, m in tree.modules:
+        found += [m._forward_hooks, m._forward_pre_hooks, m._backward_hooks, m._backward_pre_hooks]
     return [hook for kept in found for hook in kept.values()]
 
 

@@ -352,16 +352,21 @@ _TABLE: dict[Callable[[_Call], str | None], str] = {
         scatter_reduce select select_backward slice slice_backward sort split split_with_sizes stack std std_mean sum
         topk unbind unfold unfold_backward unsafe_split value_selecting_reduction_backward var var_mean""",
     _first_axis: """
+        _upsample_bicubic2d_aa _upsample_bicubic2d_aa_backward _upsample_bilinear2d_aa _upsample_bilinear2d_aa_backward
+        _upsample_nearest_exact1d _upsample_nearest_exact1d_backward _upsample_nearest_exact2d
+        _upsample_nearest_exact2d_backward _upsample_nearest_exact3d _upsample_nearest_exact3d_backward
         _adaptive_avg_pool2d _adaptive_avg_pool2d_backward _adaptive_avg_pool3d _adaptive_avg_pool3d_backward
         _linalg_check_errors adaptive_max_pool2d adaptive_max_pool2d_backward avg_pool2d avg_pool2d_backward avg_pool3d
         avg_pool3d_backward col2im grid_sampler_2d grid_sampler_2d_backward im2col max_pool2d_with_indices
         max_pool2d_with_indices_backward max_pool3d_with_indices max_pool3d_with_indices_backward multinomial
         nll_loss2d_backward nll_loss2d_forward nll_loss_backward nll_loss_forward reflection_pad1d
         reflection_pad1d_backward reflection_pad2d reflection_pad2d_backward replication_pad1d
-        replication_pad1d_backward replication_pad2d replication_pad2d_backward upsample_bicubic2d
+        replication_pad1d_backward replication_pad2d replication_pad2d_backward replication_pad3d
+        replication_pad3d_backward upsample_bicubic2d
         upsample_bicubic2d_backward upsample_bilinear2d upsample_bilinear2d_backward upsample_linear1d
         upsample_linear1d_backward upsample_nearest1d upsample_nearest1d_backward upsample_nearest2d
-        upsample_nearest2d_backward""",
+        upsample_nearest2d_backward upsample_nearest3d upsample_nearest3d_backward upsample_trilinear3d
+        upsample_trilinear3d_backward""",
     _attention: """
         _scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward
         _scaled_dot_product_efficient_attention _scaled_dot_product_efficient_attention_backward

@@ -23,13 +23,13 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.functional import LossFn, ModuleTree
-from tacita.gradients.program.check import ZEROS, check, users_line
+from tacita.gradients.program.check import REPLACED, check, users_line
 from tacita.gradients.program.record import BareParametersError
 from tacita.gradients.program.recorded_calls import RecordedCall
 from tacita.gradients.program.rows import check_rows
 from tacita.gradients.program.tape import Tape
 from tacita.gradients.program.trace import Pullback, TracedPass, fixed_tensors, trace
-from tacita.gradients.program.unify import OperatorCall, RowCount, Slot, Unified, unify
+from tacita.gradients.program.unify import OperatorCall, RowCount, Slot, Unified, bytes_of, unify
 from tacita.gradients.program.writer import written_down
 from tacita.gradients.record_batch import outside
 from tacita.gradients.rules.derived import Derived
@@ -275,16 +275,34 @@ def plain_tensors_only() -> Iterator[None]:
 
 
 def _run(steps: Sequence[_Step], values: list[Any], hand_over: Callable[[int], None] | None) -> None:
-    for function, args, nested, kwargs, result, forgotten, ready in steps:
-        if nested:
-            values[result] = function(*_put_in(args, values), **_put_in(kwargs, values))
-        else:
-            values[result] = function(*[values[a.number] if type(a) is Slot else a for a in args], **kwargs)
-        for position in ready:
-            assert hand_over is not None
-            hand_over(position)
-        for number in forgotten:
-            values[number] = None
+    """Run the steps.
+
+    Raises:
+        ValueError: An operator does not take what a record holds. PyTorch's own words would quote it.
+    """
+    function, refused = None, False
+    try:
+        for function, args, nested, kwargs, result, forgotten, ready in steps:
+            if nested:
+                values[result] = function(*_put_in(args, values), **_put_in(kwargs, values))
+            else:
+                values[result] = function(*[values[a.number] if type(a) is Slot else a for a in args], **kwargs)
+            for position in ready:
+                assert hand_over is not None
+                hand_over(position)
+            for number in forgotten:
+                values[number] = None
+    except (IndexError, RuntimeError) as error:
+        if isinstance(error, UnsupportedModuleError | torch.OutOfMemoryError) or "alloc" in str(error):
+            raise
+        refused = True
+    if refused:  # after the other error is gone, which this one would carry along
+        values.clear()
+        raise ValueError(
+            f"the operator {function} does not take what some record holds (a class or an index out of range, a "
+            "singular matrix). Which record, and what it holds, is not said here: look through the records before a "
+            "training, or let the model bound what it reads (clamp)."
+        )
 
 
 def _put_in(given: Any, values: list[Any]) -> Any:
@@ -300,7 +318,7 @@ def _step(call: OperatorCall, forgotten: Sequence[int], ready: Sequence[int]) ->
     lists = [one for one in (*call.args, *call.kwargs.values()) if type(one) is list]
     nested = any(type(one) is Slot for part in lists for one in part)
     nested = nested or any(type(one) is Slot for one in call.kwargs.values())
-    function = ZEROS.get(call.function, call.function)
+    function = REPLACED.get(call.function, call.function)
     return _Step(function, call.args, nested, call.kwargs, call.result, tuple(forgotten), tuple(ready))
 
 
@@ -349,6 +367,6 @@ def _digest(made: Unified, places: Any) -> str:
         found.update(re.sub(r"(device\(type='\w+'), index=\d+\)", r"\1)", said).encode())
     for one in made.constants:
         found.update(repr((one.dtype, tuple(one.shape))).encode())
-        found.update(one.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        found.update(bytes_of(one).numpy().tobytes())
     found.update(repr(places).encode())
     return found.hexdigest()

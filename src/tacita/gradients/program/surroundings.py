@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.utils.checkpoint
+from torch.distributions import Distribution
 from torch.overrides import _get_current_function_mode_stack
 from torch.overrides import _pop_mode as _pop_function_mode
 from torch.overrides import _push_mode as _push_function_mode
@@ -88,23 +89,40 @@ def quiet() -> Iterator[None]:
             one.disabled = was
 
 
+def _refuse_script(*_args: Any, **_kwargs: Any) -> None:
+    raise UnsupportedModuleError(
+        "the model or the loss runs TorchScript, whose operators are not written down: call the Python function (take "
+        "torch.jit.script off, or set PYTORCH_JIT=0)"
+    )
+
+
 @contextmanager
 def compiling() -> Iterator[None]:
     """Set switches of PyTorch for code that is written down.
 
     * Hooks on the tensors that autograd saves are refused: they would be called now, and not by a query.
     * ``torch.compiler.iscompiling()`` is true. Libraries ask it before they look at the values of a mask.
+    * TorchScript is refused: in its optimised graphs operators are hidden from autograd, and from a tape.
     * ``torch.utils.checkpoint`` keeps activations: what it would compute again is not written down.
+    * ``torch.distributions`` does not look at the values of its arguments.
 
     They belong to the process, so threads take turns.
     """
     checkpoint = torch.utils.checkpoint
     with IN_TURN, torch.autograd.graph.disable_saved_tensors_hooks(_NO_HOOKS):
         flag, recompute = torch.compiler._is_compiling_flag, getattr(checkpoint, _RECOMPUTE)
+        looks = Distribution._validate_args
+        scripted = {kind: kind.__call__ for kind in (torch._C.ScriptFunction, torch._C.ScriptMethod)}
         try:
             torch.compiler._is_compiling_flag = True
             setattr(checkpoint, _RECOMPUTE, lambda *args, **kwargs: (None for _ in range(1)))
+            Distribution.set_default_validate_args(False)
+            for kind in scripted:
+                setattr(kind, "__call__", _refuse_script)  # noqa: B010 - a type of C's
             yield
         finally:
             torch.compiler._is_compiling_flag = flag
             setattr(checkpoint, _RECOMPUTE, recompute)
+            Distribution.set_default_validate_args(looks)
+            for kind, call in scripted.items():
+                setattr(kind, "__call__", call)  # noqa: B010

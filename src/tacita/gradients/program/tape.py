@@ -122,7 +122,11 @@ class Tape:
                 for device, enabled, dtype in call.autocast:
                     if (enabled, dtype) != (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)):
                         stack.enter_context(torch.autocast(device, dtype, enabled=enabled))
-                found = function(*self.filled(call.args, values), **self.filled(call.kwargs, values))
+                try:
+                    found = function(*self.filled(call.args, values), **self.filled(call.kwargs, values))
+                except Exception as error:
+                    error.add_note(call.line)
+                    raise
             for slot, one in zip(call.results, tree_leaves(found), strict=True):
                 if slot is not None:
                     values[slot] = each_its_own(one) if slot in self.apart else one

@@ -20,6 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from tacita.gradients.batches import flatten, tensors_in
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import IN_TURN, ModuleTree
+from tacita.gradients.program.batching import every_operator_needs_a_rule, give_rule
 from tacita.gradients.program.record import RecordedPass, record_once
 from tacita.gradients.program.recorded_calls import RecordedCall
 from tacita.gradients.program.surroundings import modes_kept, quiet
@@ -133,13 +134,23 @@ def traced(
         quiet(),
         modes_kept(without=True),
         traceback.preserve_node_meta(),
+        every_operator_needs_a_rule(),
     ):  # switches that belong to the process
-        module = make_fx(run, tracing_mode="fake", _allow_non_fake_inputs=True)(given)
+        module = _made(run, given)
     _simplify(module.graph)
     (output,) = (node for node in module.graph.nodes if node.op == "output")
     held = {node: getattr(module, str(node.target)) for node in module.graph.nodes if node.op == "get_attr"}
     constants = {node: one.detach().clone() for node, one in held.items()}
     return module, output.args[0], constants  # pyright: ignore[reportReturnType]
+
+
+def _made(run: Callable[[list[Tensor]], list[Tensor]], given: list[Tensor]) -> GraphModule:
+    while True:
+        try:
+            return make_fx(run, tracing_mode="fake", _allow_non_fake_inputs=True)(given)
+        except RuntimeError as error:
+            if not give_rule(error):
+                raise
 
 
 def fixed_tensors(tree: ModuleTree, params: Mapping[str, Tensor]) -> dict[str, Tensor]:

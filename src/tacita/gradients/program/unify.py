@@ -168,5 +168,9 @@ def _same_values(one: Tensor | None, other: Tensor | None) -> bool:
         return one is other
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
-    first, second = (t.cpu().contiguous().flatten().view(torch.uint8) for t in (one, other))  # NaN equals itself
-    return torch.equal(first, second)
+    return torch.equal(bytes_of(one), bytes_of(other))  # NaN equals itself
+
+
+def bytes_of(tensor: Tensor) -> Tensor:
+    """Return the bytes of a tensor's elements, in order."""
+    return tensor.detach().cpu().clone(memory_format=torch.contiguous_format).flatten().view(torch.uint8)

@@ -90,10 +90,7 @@ def written_down(
         record = [fake.from_tensor(one.new_zeros(1, *one.shape[1:])) for one in tensors]
         writer = _Writer(fake, [*point.values(), *others.values()], record)
         with attributes_kept(tree) as written, with_tensors(tree, others), writer.watching():
-            try:
-                writer.end(losses_at(tree, loss_fn, point, rebuild(record), 1))
-            except RuntimeError as error:
-                raise writer.refusal or error from None
+            writer.end(losses_at(tree, loss_fn, point, rebuild(record), 1))
         writer.tape.written = written
     return writer.tape
 
@@ -111,6 +108,7 @@ class _Writer(TorchFunctionMode):
         super().__init__()
         self._fake = fake
         self.tape = Tape()
+        self.drawing = False  # a draw is made that is the same function of no record
         self.kept: set[int] | None = None  # memory that the function must not write which runs now; None if none runs
         self._slots: dict[int, tuple[int, int, Tensor]] = {}  # id -> slot, PyTorch's identity; kept, lest an id recurs
         self._constants: dict[tuple[int, int], tuple[int, Tensor]] = {}  # (id, version) -> place
@@ -125,7 +123,6 @@ class _Writer(TorchFunctionMode):
         self._of_records = {*self._record}
         self._devices = sorted({"cpu", *(one.device.type for one in (*weights, *record))})
         self._modes = self._lowering = 0
-        self.refusal: UnsupportedModuleError | None = None
         self._unfinished: list[Callable[[], None]] = []  # backward passes that are still to be written down
         self._lent: set[int] = set()  # memory of gradients that a backward pass was given
 
@@ -175,6 +172,8 @@ class _Writer(TorchFunctionMode):
                 f"{code_line()}: the operator {one._schema.name} is not PyTorch's own: what it does with a record is "
                 "not known, nor a rule that keeps records apart. Write it in PyTorch's operators"
             )
+        if func is Tensor.__setitem__ and _is_mask(*args):  # the same without a shape that depends on values
+            func = Tensor.masked_fill_
         args, kwargs = self._with_twins(args), self._with_twins(kwargs)
         given, targets = tensors_of((args, kwargs)), written_by(func, args, kwargs)
         with_values = {memory_key(one) for one in given if not isinstance(one, FakeTensor)}
@@ -182,8 +181,11 @@ class _Writer(TorchFunctionMode):
             raise UnsupportedModuleError(WRITES_GIVEN.format(f"{code_line()}: "))
         if not any(isinstance(one, FakeTensor) for one in given):
             known = with_values - {*self._made}
-            with WrittenMemory():
-                found = self._run(func, args, kwargs, known)
+            try:
+                with WrittenMemory():
+                    found = self._run(func, args, kwargs, known)
+            except _DrawsError:
+                return self._draw(func, args, kwargs, targets)
             self._made |= {memory_key(one): one for one in tensors_of(found) if memory_key(one) not in known}
             return found
         if type(func) not in (OpOverload, OpOverloadPacket) and func not in RULES and func not in known_functions():
@@ -209,6 +211,23 @@ class _Writer(TorchFunctionMode):
             self._of_records |= {memory_key(one) for one in results}
         if results or targets:
             self._append(func, *written, found, line)
+        return found
+
+    def _draw(self, func: Callable, args: tuple, kwargs: dict[str, Any], targets: list[Tensor]) -> Any:
+        """Write down a draw that no tensor of the record enters: each record has coins of its own, as in the loop."""
+        for one in targets:
+            self._begin_writing(one)
+            self._hold_records(self._with_twins(one))
+        if targets:
+            return self.call(func, args, kwargs)
+        self.drawing = True
+        try:
+            with self._fake:
+                found = self._run(func, args, kwargs, set())
+        finally:
+            self.drawing = False
+        self._of_records |= {memory_key(one) for one in tensors_of(found)}
+        self._append(func, self.plain(args), self.plain(kwargs), found, code_line())
         return found
 
     def check_written(self, tensor: Tensor) -> None:
@@ -405,6 +424,10 @@ class _Context(FunctionCtx):
         return self.to_save
 
 
+class _DrawsError(Exception):
+    """A function draws at random, and no tensor of the record enters."""
+
+
 class _Below(TorchDispatchMode):
     """Looks at the operators that torch functions come to."""
 
@@ -415,11 +438,7 @@ class _Below(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         with torch._C.DisableTorchFunction():
-            try:
-                return self._seen(func, args, kwargs or {})
-            except UnsupportedModuleError as error:
-                self._writer.refusal = error  # TorchScript would put words of its own around it
-                raise
+            return self._seen(func, args, kwargs or {})
 
     def _seen(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         if torch.Tag.nondeterministic_seeded in func.tags:
@@ -428,9 +447,11 @@ class _Below(TorchDispatchMode):
                     f"{code_line()}: draws from a generator of its own: draw it once, in __init__, and keep it in a "
                     "buffer (register_buffer), or leave generator= out, so that the query's stream is drawn from"
                 )
-            of_none = not any(isinstance(one, FakeTensor) for one in tensors_of((args, kwargs)))
-            if of_none or not torch.equal(torch.default_generator.get_state(), self._begun):
-                raise UnsupportedModuleError(SEED_SET)
+            if not self._writer.drawing:
+                if not torch.equal(torch.default_generator.get_state(), self._begun):
+                    raise UnsupportedModuleError(SEED_SET)
+                if not any(isinstance(one, FakeTensor) for one in tensors_of((args, kwargs))):
+                    raise _DrawsError
         given = _named(func, args, kwargs)
         for one in tensors_of([given[name] for _, name in written(func) if name in given]):
             self._writer.check_written(one)
@@ -442,6 +463,12 @@ class _Below(TorchDispatchMode):
 
 def _named(func: OpOverload, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
     return dict(zip([one.name for one in func._schema.arguments], args, strict=False)) | kwargs
+
+
+def _is_mask(tensor: Tensor, mask: Any, value: Any) -> bool:
+    """Return whether an assignment sets the elements of a mask to one number."""
+    one = isinstance(value, (bool, int, float)) or (isinstance(value, Tensor) and value.ndim == 0)
+    return isinstance(mask, FakeTensor) and mask.dtype is torch.bool and mask.shape == tensor.shape and one
 
 
 @cache

@@ -1,0 +1,163 @@
+"""The sections of a statement that are about fields of front ends: a run, its data and files, and its score.
+
+Place: text_lines -> [ledger.run_sections] -> sections, report. The core states none of these fields.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from tacita.ledger.text_lines import Words, in_words, listed, names_in_words, rounded_up, row
+
+Fields = Mapping[str, Any]
+GIVEN = {  # what whoever makes the run may say of it -> its name on the page
+    "responsible": "Made by",
+    "contact": "Contact",
+    "data_period": "Period",
+    "purpose": "Purpose",
+    "recipients": "Recipients",
+    "retention": "Retention",
+}
+
+
+def _run(fields: Fields) -> Iterator[Words]:
+    run, about, dataset = fields.get("run"), fields.get("about") or {}, fields.get("dataset")
+    if not isinstance(run, Mapping):
+        return
+    versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
+    yield row("Run", f"{run['id']}, stated on {run['date']} (UTC, by the machine's clock), with {versions}")
+    yield row("Data", _data(fields))
+    yield from (row(title, about[name]) for name, title in GIVEN.items() if name in about)
+    missing = [title.lower() for name, title in GIVEN.items() if name not in about]
+    if missing:
+        yield row("Not given", f"{', '.join(missing)}.")
+    if isinstance(dataset, Mapping):
+        yield row("Other runs", other_runs_in_words(dataset))
+
+
+def _data(fields: Fields) -> str:
+    """Name the data, and count its rows and columns."""
+    parts: list[str] = []
+    if isinstance(dataset := fields.get("dataset"), Mapping):
+        parts.append(f"{dataset['name']} (the name that was given)")
+    if (rows := fields.get("rows")) is not None:
+        parts.append(rows_in_words(rows))
+    if isinstance(columns := fields.get("columns"), Mapping):
+        counts = [f"{len(found)} {name.replace('_', ' ')}" for name, found in columns.items() if found]
+        parts.append(f"columns: {', '.join(counts) or 'none'}")
+    return f"{'; '.join(parts) or 'nothing was said'}."
+
+
+def _files(fields: Fields) -> Iterator[Words]:
+    policy = fields.get("files_policy")
+    if isinstance(policy, Mapping):
+        yield row("May leave", f"{', '.join(policy['may_leave'])}.")
+        yield row("Never", f"{'; '.join(policy['never'])}.")
+
+
+def _columns(fields: Fields) -> Iterator[Words]:
+    columns = fields.get("columns")
+    if isinstance(columns, Mapping):
+        for name, found in columns.items():
+            yield from listed([f"{name.replace('_', ' ')} ({len(found)}): {names_in_words(found) or 'none'}"])
+
+
+def _score_of(fields: Fields) -> list[Any]:
+    return [] if fields["holdout_score"] is None else [fields["holdout_score"]]
+
+
+def rows_in_words(rows: Any) -> str:
+    """Say how many rows there are, and how that is known.
+
+    Example:
+        >>> rows_in_words({"value": 3051, "how": "bought"})
+        'about 3,051 rows (bought)'
+        >>> rows_in_words({"value": None, "how": "protected", "of": "clients"})
+        'clients, whose number is protected'
+    """
+    what = rows.get("of", "rows") if isinstance(rows, Mapping) else "rows"
+    if isinstance(rows, Mapping) and rows.get("how") == "protected":
+        return f"{what}, whose number is protected"
+    if not isinstance(rows, Mapping) or not isinstance(rows.get("value"), int | float):
+        return f"rows: {in_words(rows)}"
+    about = "about " if rows.get("how") == "bought" else ""
+    return f"{about}{rows['value']:,.0f} {what} ({rows.get('how')})"
+
+
+def other_runs_in_words(dataset: Mapping[str, Any]) -> str:
+    """Say how many other runs are listed under the same name, and what all of them guarantee together."""
+    others = f"{dataset['other_runs']} listed under this name in {dataset['list']}"
+    if dataset["other_runs"] == 0:
+        return f"none listed under this name in {dataset['list']}."
+    together = dataset.get("together")
+    if not isinstance(together, Mapping):
+        return f"{others}."
+    if together["epsilon"] is None:
+        return f"{others}. No total can be stated: {together['why']}."
+    return (
+        f"{others}. With this one they guarantee epsilon <= {rounded_up(together['epsilon'])} at delta <= "
+        f"{rounded_up(together['delta'])} (added up), if the list is complete."
+    )
+
+
+def _score(score: Any) -> str:
+    """Return a score in a sentence, beside that of a constant guess."""
+    if not isinstance(score, Mapping) or not {"measure", "value", "how"} <= set(score):
+        return in_words(score)
+    value, (low, high) = score["value"], score.get("interval", (None, None))
+    words = f"{score['measure']}: {'no number' if value is None else f'{value:.3f}'}"
+    if value is not None and low is not None and {"level", "rows"} <= set(score):
+        words += f" ({score['level']:.0%} interval {low:g} to {high:g}, about {in_words(score['rows'])} rows)"
+    if isinstance(area := score.get("AUC"), Mapping) and area.get("value") is not None:
+        low, high = area.get("interval", (None, None))
+        words += f"; AUC {area['value']:.3f}" + (f" (interval {low:g} to {high:g})" if low is not None else "")
+    guess = score.get("constant_guess")
+    if isinstance(guess, Mapping):
+        words += f"; always answering {guess['label']!r} has {guess['value']:.3f}"
+    return f"{words}. Source: {score['how']}."
+
+
+def score_in_words(score: Any) -> str | None:
+    """Say a score of a statement's field, with the AUC beside it; ``None`` if the field has no number.
+
+    Example:
+        >>> score_in_words({"measure": "accuracy", "value": 0.8371, "AUC": {"value": 0.912, "interval": [0.9, 0.93]}})
+        'accuracy 0.837, AUC 0.912'
+        >>> score_in_words({"measure": "R2", "value": None}) is score_in_words(None) is None
+        True
+    """
+    value = _number(score, "value")
+    if value is None:
+        return None
+    area = _number(score.get("AUC"), "value")
+    return f"{in_words(score.get('measure'))} {value:.3f}" + ("" if area is None else f", AUC {area:.3f}")
+
+
+def _number(fields: Any, name: str) -> float | None:
+    found = fields.get(name) if isinstance(fields, Mapping) else None
+    return found if isinstance(found, int | float) and not isinstance(found, bool) else None
+
+
+def check_about(about: object) -> None:
+    """Refuse what a statement has no place for.
+
+    Raises:
+        TypeError: It is not a mapping.
+        ValueError: A name is unknown, or a value is not one line of text.
+    """
+    if not isinstance(about, Mapping):
+        raise TypeError(f"about must be a mapping of {', '.join(GIVEN)}, got {type(about).__name__}.")
+    for name, value in about.items():
+        if name not in GIVEN:
+            raise ValueError(f"about must hold {', '.join(GIVEN)}, got {name!r}.")
+        if not isinstance(value, str) or not value.strip() or not value.isprintable():
+            raise ValueError(f"about.{name} must be one line of text, got {value!r}.")
+
+
+SECTIONS: dict[str, Callable[[Fields], Iterable[Words]]] = {  # by the title in tacita.ledger.sections
+    "This run": _run,
+    "Held-out score": lambda fields: listed(_score(one) for one in _score_of(fields)),
+    "Files": _files,
+    "What is not anonymised": lambda fields: listed(fields.get("not_anonymised")),
+    "Columns": _columns,
+    "Held-out score in full": lambda fields: listed(_score_of(fields)),
+}
