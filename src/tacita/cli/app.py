@@ -48,6 +48,9 @@ MISSING = {  # a required argument -> what to give
     "--steps": "--steps NUMBER, the number of noisy gradients",
     "--sample-rate": "--sample-rate NUMBER, the chance of a record to be in a step",
     "--noise-multiplier": "--noise-multiplier NUMBER, the noise over the sensitivity",
+    "--key": "--key FILE, your Ed25519 private key",
+    "--signer": "--signer NAME, who signs",
+    "--public-key": "--public-key FILE, the signer's Ed25519 public key",
     "CONFIG": "the folder of a run, or its config.toml",
     "--epsilon": f"--epsilon NUMBER; {NEVER_CHOSEN}",
     "--delta": f"--delta NUMBER, well below 1 / (number of records); {NEVER_CHOSEN}",
@@ -101,6 +104,11 @@ COMMANDS = {
     "report": (
         "tacita.cli.report:report",
         "Write a page about finished runs: verdict and signature, charts with their numbers, the whole statement.",
+    ),
+    "sign": ("tacita.cli.signing:sign", "Sign a finished run with an Ed25519 key, after all checks of tacita statement."),
+    "verify": (
+        "tacita.cli.signing:verify",
+        "Verify a finished run and its signature. Exit code 1 unless it is private, unchanged and signed with the key.",
     ),
     "epsilon": (
         "tacita.cli.calculators:epsilon_of",

@@ -17,6 +17,19 @@ GIVEN = {  # what whoever makes the run may say of it -> its name on the page
     "recipients": "Recipients",
     "retention": "Retention",
 }
+TO_SIGN = ("responsible", "contact", "purpose")  # of GIVEN: who answers, whom to ask, and what for
+
+
+def missing_to_sign(fields: Fields) -> list[str]:
+    """Return the names of what a statement must say before somebody can sign it, and does not.
+
+    Example:
+        >>> missing_to_sign({"about": {"responsible": "Ward analytics", "purpose": " "}})
+        ['contact', 'purpose']
+    """
+    about = fields.get("about")
+    said = about if isinstance(about, Mapping) else {}
+    return [name for name in TO_SIGN if not (isinstance(said.get(name), str) and said[name].strip())]
 
 
 def _run(fields: Fields) -> Iterator[Words]:
