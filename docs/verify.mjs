@@ -7,7 +7,8 @@
 // Exit code 0: nothing is wrong. 1: something is, or the key's signature is missing. 2: the command is wrong.
 import { createHash, createPublicKey, verify as verifySignature } from "node:crypto";
 import { existsSync, readFileSync, statSync } from "node:fs";
-import { basename, dirname, join } from "node:path";
+import { basename, join } from "node:path";
+import { fileURLToPath } from "node:url";
 
 const RELATIONS = ["add_or_remove_one", "replace_one", "zero_out_one"];
 const TERMS = ["neighboring_relation", "privacy_unit", "max_epsilon", "max_delta", "filter_order", "filter"];
@@ -23,9 +24,7 @@ const sha256 = (bytes) => createHash("sha256").update(bytes).digest("hex");
 
 // A number keeps its digits, because hashes depend on them.
 class Digits {
-  constructor(text) {
-    this.text = text;
-  }
+  constructor(text) { this.text = text; }
 }
 const isInteger = (value) => value instanceof Digits && /^-?\d+$/.test(value.text);
 const isText = (value) => typeof value === "string";
@@ -38,9 +37,7 @@ const integer = (value, least, words) => {
 // Parse JSON: objects become Maps in the order of the text, numbers Digits. A name that stands twice is a fault.
 function parse(text) {
   let at = 0;
-  const blank = () => {
-    while (" \t\n\r".includes(text[at] ?? "x")) at++;
-  };
+  const blank = () => void match(/[ \t\n\r]*/y);
   const match = (pattern) => {
     pattern.lastIndex = at;
     const found = pattern.exec(text);
@@ -484,7 +481,7 @@ function verifyRun(folder, key) {
   if (key === undefined) console.log(`${signatures.length} signatures hold; no key was given, so that nobody vouches for them`);
 }
 
-function main([path, keyPath, ...more]) {
+export function main([path, keyPath, ...more]) {
   if (path === undefined || more.length) {
     console.error("usage: node verify.mjs RUN [PUBLIC_KEY], or node verify.mjs LEDGER.jsonl");
     return 2;
@@ -500,4 +497,4 @@ function main([path, keyPath, ...more]) {
   return 0;
 }
 
-process.exitCode = main(process.argv.slice(2));
+if (process.argv[1] === fileURLToPath(import.meta.url)) process.exitCode = main(process.argv.slice(2));

@@ -13,7 +13,7 @@ from tacita.errors import TacitaError
 def sign(run: str, /, *, key: str, signer: str) -> int:
     """Sign a finished run with an Ed25519 key, after all checks of tacita statement.
 
-    The signature covers the ledger's last line, and so the model, the statement and every file of the run. A run without
+    The signature covers the ledger's last line, and so the model, the statement and every file. A run without
     a guarantee is refused, and so is one that does not say who is responsible, whom to ask and what the model is for.
     Make a key with: ssh-keygen -t ed25519 -f officer
 
@@ -52,8 +52,12 @@ def verify(run: str, /, *, public_key: Annotated[str, Parameter(name=("--public-
     from tacita.runs.signing import public_key_of, signatures
 
     mine = public_key_of(Path(public_key).read_bytes())
-    check_unchanged(run)
-    found = [one for one in signatures(run) if one.public_key == mine]
+    try:
+        check_unchanged(run)
+        found = [one for one in signatures(run) if one.public_key == mine]
+    except TacitaError as error:
+        print(f"NOT VERIFIED: {error}")
+        return NO_GUARANTEE
     if not found:
         print(f"NOT SIGNED with {public_key}, whose public key is {mine}")
         return NO_GUARANTEE

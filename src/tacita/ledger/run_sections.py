@@ -32,6 +32,20 @@ def missing_to_sign(fields: Fields) -> list[str]:
     return [name for name in TO_SIGN if not (isinstance(said.get(name), str) and said[name].strip())]
 
 
+def not_to_be_signed(fields: Fields) -> str:
+    """Say what keeps a statement from being signed; empty if nothing does.
+
+    Example:
+        >>> not_to_be_signed({"about": {"responsible": "Ward analytics", "purpose": "to plan beds"}})
+        'NOT TO BE SIGNED: contact is not given, so that nobody would answer for it.'
+        >>> not_to_be_signed({"about": dict.fromkeys(TO_SIGN, "given")})
+        ''
+    """
+    missing = missing_to_sign(fields)
+    words = f"NOT TO BE SIGNED: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not given"
+    return f"{words}, so that nobody would answer for it." if missing else ""
+
+
 def _run(fields: Fields) -> Iterator[Words]:
     run, about, dataset = fields.get("run"), fields.get("about") or {}, fields.get("dataset")
     if not isinstance(run, Mapping):
@@ -60,11 +74,12 @@ def _data(fields: Fields) -> str:
     return f"{'; '.join(parts) or 'nothing was said'}."
 
 
-def _files(fields: Fields) -> Iterator[Words]:
+def files_in_words(fields: Fields) -> dict[str, str]:
+    """Say which files may leave, and which never; empty if nothing was said of that."""
     policy = fields.get("files_policy")
-    if isinstance(policy, Mapping):
-        yield row("May leave", f"{', '.join(policy['may_leave'])}.")
-        yield row("Never", f"{'; '.join(policy['never'])}.")
+    if not isinstance(policy, Mapping):
+        return {}
+    return {"May leave": f"{', '.join(policy['may_leave'])}.", "Never": f"{'; '.join(policy['never'])}."}
 
 
 def _columns(fields: Fields) -> Iterator[Words]:
@@ -169,7 +184,7 @@ def check_about(about: object) -> None:
 SECTIONS: dict[str, Callable[[Fields], Iterable[Words]]] = {  # by the title in tacita.ledger.sections
     "This run": _run,
     "Held-out score": lambda fields: listed(_score(one) for one in _score_of(fields)),
-    "Files": _files,
+    "Files": lambda fields: (row(name, words) for name, words in files_in_words(fields).items()),
     "What is not anonymised": lambda fields: listed(fields.get("not_anonymised")),
     "Columns": _columns,
     "Held-out score in full": lambda fields: listed(_score_of(fields)),

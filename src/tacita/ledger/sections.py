@@ -201,16 +201,25 @@ def _guarantee(fields: Fields) -> Iterator[Words]:
         yield row("Of delta", _failures(fields["failure_probability"], fields["failure_delta"]))
 
 
-def _signature(_: Fields) -> Iterator[Words]:
-    yield Words(
-        'What "tacita statement" verifies: that the ledger\'s lines follow from each other up to its last known '
-        "hash, that the numbers of the guarantee follow from the ledger, and that the files beside it are those "
-        "of its seal, if it has one. What it cannot verify, and whoever signs answers for: what was given or "
-        "declared (people, purpose, data set, bounds, public files), what else was done with the same data, and "
-        "that nobody rewrote the ledger with all copies of its last hash."
+NOT_VERIFIED = (
+    "What was given or declared (people, purpose, data set, bounds, public files), what else was done with the same "
+    "data, and that nobody rewrote the ledger with all copies of its last hash. Whoever signs answers for these."
+)
+
+
+def _signature(fields: Fields) -> Iterator[Words]:
+    from tacita.ledger.run_sections import not_to_be_signed
+
+    yield row(
+        "Verified",
+        'by "tacita statement": that the ledger\'s lines follow from each other up to its last known hash, that the '
+        "numbers of the guarantee follow from the ledger, and that the files beside it are those of its seal, if it "
+        "has one.",
     )
+    yield row("Not verified", NOT_VERIFIED)
     yield Words("")
-    yield Words("Name: ____________________   Date: ______________   Signature: ____________________")
+    lines = "Name: ____________________   Date: ______________   Signature: ____________________"
+    yield Words(not_to_be_signed(fields) or lines)
 
 
 # The appendix: the long lists, for those who check the page.

@@ -20,7 +20,7 @@ from tacita._files import replace_durably
 from tacita.errors import TacitaError
 from tacita.ledger.hash_chain import canonical
 from tacita.ledger.journal import read_file
-from tacita.ledger.run_sections import missing_to_sign
+from tacita.ledger.run_sections import not_to_be_signed
 from tacita.ledger.verdict import verdict
 from tacita.runs.sealed_run import LEDGER, SealedRun
 
@@ -149,11 +149,8 @@ def _private_key(key: bytes, password: bytes | None) -> Ed25519PrivateKey:
 
 
 def _check_signable(stated: dict[str, Any]) -> None:
-    if missing := missing_to_sign(stated):
-        raise TacitaError(
-            f"a statement without {', '.join(missing)} cannot be signed: nobody would answer for it. Give "
-            f"{', '.join(f'--{name}' for name in missing)} in a new run."
-        )
+    if missing := not_to_be_signed(stated):
+        raise TacitaError(f"{missing} A new run can say it: --responsible, --contact, --purpose.")
     if not verdict(stated).guaranteed:
         raise TacitaError(f"there is nothing to sign: the verdict is {verdict(stated).word}.")
 
