@@ -103,6 +103,16 @@ def reseal(folder, lines, seal):
     (folder / "ledger.head.json").write_bytes(canonical(anchor) + b"\n")
 
 
+def another_purpose(folder):
+    """The forger who has tacita make the words anew, too: only the signatures are of something else."""
+    restated(about={**ABOUT, "purpose": "to sell it"})(folder)
+    (folder / "statement.txt").write_text(check_run(folder).text)
+    *lines, seal = map(json.loads, (folder / "ledger.jsonl").read_bytes().splitlines())
+    seal["files"]["statement.txt"] = sha256((folder / "statement.txt").read_bytes())
+    reseal(folder, [canonical(line) for line in lines], seal)
+    assert not check_run(folder).faults
+
+
 def without_signatures(then):
     def change(folder):
         (folder / "signatures.jsonl").unlink()
@@ -119,6 +129,7 @@ FORGED = {
     "another relation, all hashes anew, unsigned": without_signatures(restated(neighboring_relation="replace_one")),
     "fewer sessions, all hashes anew, unsigned": without_signatures(restated(sessions=[])),
     "other noise, all hashes anew, unsigned": without_signatures(restated(secure_randomness=False)),
+    "another purpose, all hashes anew": another_purpose,
     "another signer": edit_signature(1, signer="Somebody else"),
     "another day": edit_signature(1, date="2020-01-01"),
     "a day that is none": edit_signature(1, date="yesterday"),
