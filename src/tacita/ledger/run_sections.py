@@ -19,6 +19,11 @@ GIVEN = {  # what whoever makes the run may say of it -> its name on the page
 }
 TO_SIGN = ("responsible", "contact", "purpose")  # of GIVEN: who answers, whom to ask, and what for
 
+NOT_VERIFIED = (
+    "What was given or declared (people, purpose, data set, bounds, public files), what else was done with the same "
+    "data, and that nobody rewrote the ledger with all copies of its last hash. Whoever signs answers for these."
+)
+
 
 def missing_to_sign(fields: Fields) -> list[str]:
     """Return the names of what a statement must say before somebody can sign it, and does not.
@@ -72,6 +77,19 @@ def _data(fields: Fields) -> str:
         counts = [f"{len(found)} {name.replace('_', ' ')}" for name, found in columns.items() if found]
         parts.append(f"columns: {', '.join(counts) or 'none'}")
     return f"{'; '.join(parts) or 'nothing was said'}."
+
+
+def _signature(fields: Fields) -> Iterator[Words]:
+    yield row(
+        "Verified",
+        'by "tacita statement": that the ledger\'s lines follow from each other up to its last known hash, that the '
+        "numbers of the guarantee follow from the ledger, and that the files beside it are those of its seal, if it "
+        "has one.",
+    )
+    yield row("Not verified", NOT_VERIFIED)
+    yield Words("")
+    lines = "Name: ____________________   Date: ______________   Signature: ____________________"
+    yield Words(not_to_be_signed(fields) or lines)
 
 
 def files_in_words(fields: Fields) -> dict[str, str]:
@@ -187,5 +205,6 @@ SECTIONS: dict[str, Callable[[Fields], Iterable[Words]]] = {  # by the title in 
     "Files": lambda fields: (row(name, words) for name, words in files_in_words(fields).items()),
     "What is not anonymised": lambda fields: listed(fields.get("not_anonymised")),
     "Columns": _columns,
+    "Signature": _signature,
     "Held-out score in full": lambda fields: listed(_score_of(fields)),
 }

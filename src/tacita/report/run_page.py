@@ -6,13 +6,14 @@ from typing import Any
 
 from tacita.ledger.run_sections import (
     GIVEN,
+    NOT_VERIFIED,
     files_in_words,
     not_to_be_signed,
     other_runs_in_words,
     rows_in_words,
     score_in_words,
 )
-from tacita.ledger.sections import NEIGHBOURS, NOT_VERIFIED
+from tacita.ledger.sections import NEIGHBOURS
 from tacita.ledger.text_lines import names_in_words, right_in_words, rounded_up
 from tacita.report.html_page import bullets, facts, page, table
 from tacita.report.run_audit import ANOTHER, UNSEALED, RunAudit
