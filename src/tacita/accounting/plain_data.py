@@ -72,12 +72,10 @@ class PlainData(ABC):
             LedgerError: ``data`` has an unknown class, an unknown or missing field, a wrong type, or a value that the
                 class refuses.
         """
-        kind = cls._kind_of(data)
+        kind: Any = cls._kind_of(data)
         fields = _field_types(kind)
         given = set(data) - {cls.tag}
-        required = {
-            field.name for field in dataclasses.fields(typing.cast(Any, kind)) if field.default is dataclasses.MISSING
-        }
+        required = {field.name for field in dataclasses.fields(kind) if field.default is dataclasses.MISSING}
         missing, unknown = sorted(required - given), sorted(map(str, given - set(fields)))
         if missing or unknown:
             raise LedgerError(f"{kind.__name__}: missing fields {missing}, unknown fields {unknown}.")
