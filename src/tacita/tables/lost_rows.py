@@ -5,7 +5,7 @@ target and of the lines that are no row, and the texts that were released show b
 """
 
 from tacita.ledger.text_lines import names_in_words
-from tacita.tables.findings import LOST
+from tacita.tables.findings import GARBLED
 from tacita.tables.json_lines import JsonLinesFile
 from tacita.tables.multiline import MOST_LINES
 from tacita.tables.preprocessing import Preprocessing
@@ -80,7 +80,7 @@ def _garbled(preprocessing: Preprocessing, source: TableSource) -> list[str]:
     """Name the columns whose name, or a text of which that was released, has bytes that are no text."""
     columns = () if preprocessing.survey is None else preprocessing.survey.columns
     texts = {facts.column: (facts.column, *(text for text, _ in facts.values)) for facts in columns}
-    found = {column for column, own in texts.items() if any(mark in text for text in own for mark in (LOST, "\0"))}
+    found = {column for column, own in texts.items() if any(mark in text for text in own for mark in GARBLED)}
     if not found:
         return []
     reading = source.schema.reading.encoding

@@ -62,14 +62,14 @@ def cut(block: bytes, reading: FileFormat, width: int) -> tuple[np.ndarray, np.n
     ends = line_ends(block)
     quotes = np.flatnonzero(np.frombuffer(block, np.uint8) == ord(reading.quote))
     numbers = np.diff(np.searchsorted(quotes, ends), prepend=0)
-    odd = np.flatnonzero(numbers % 2)
+    odd: list[int] = np.flatnonzero(numbers % 2).tolist()
     starts, form = np.append(0, ends[:-1] + 1), _form(reading, width)
     inner, counts = np.zeros(len(ends), bool), numbers % 2 == 0
 
     def line(number: int) -> bytes:
         return block[starts[number] : ends[number]]
 
-    for number in np.flatnonzero(counts & (numbers > 0)):
+    for number in np.flatnonzero(counts & (numbers > 0)).tolist():
         counts[number] = form.whole(line(number))
     for first, last in zip(odd, [*odd[1:], len(ends)], strict=False):
         if last - first >= MOST_LINES or inner[first - 1 : first].any() or not form.opens(line(first)):
