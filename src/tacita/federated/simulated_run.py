@@ -8,6 +8,7 @@ import torch
 
 from tacita._npz import read_arrays
 from tacita.errors import DataStructureError, ResumeError
+from tacita.federated.privacy import FederatedPrivacy
 from tacita.federated.problems import LogisticClients
 from tacita.federated.settings import SimulationSettings
 from tacita.federated.simulation import Simulation
@@ -98,18 +99,20 @@ def run_simulation(settings: SimulationSettings, progress: Callable[[float], Non
         raise ResumeError(f"output must be a new folder, or that of an unfinished simulation, got {settings.output!r}.")
     problem = read_clients(settings)
     weights = read_weights(settings, problem.num_clients)
+    strategy, chosen = settings.choose_strategy(problem.num_clients) if settings.samples_clients else (None, None)
+    privacy = settings.build_privacy(strategy)
     if not unfinished:  # what is refused when a simulation is built leaves no folder
-        _built(settings, problem, weights, _ledger(settings), Randomness.system())
+        _built(settings, privacy, problem, weights, _ledger(settings), Randomness.system())
     folder.create()
     randomness = Randomness.load(folder.key) if unfinished else Randomness.system()
     randomness.save(folder.key)  # before there is a ledger, so that a run that is killed from here on is continued
     ledger = _ledger(settings, folder)
     try:
-        simulation = _built(settings, problem, weights, ledger, randomness)
+        simulation = _built(settings, privacy, problem, weights, ledger, randomness)
         if unfinished and folder.checkpoint.exists():
             simulation.load(folder.checkpoint)
         _train(folder, simulation, progress)
-        _publish(ledger, simulation, settings)
+        _publish(ledger, simulation, settings, [] if chosen is None else [chosen])
     finally:
         ledger.close()
     return _tidied(folder)
@@ -123,6 +126,7 @@ def _ledger(settings: SimulationSettings, folder: RunFolder | None = None) -> Le
 
 def _built(
     settings: SimulationSettings,
+    privacy: FederatedPrivacy,
     problem: LogisticClients,
     weights: torch.Tensor | None,
     ledger: Ledger,
@@ -132,7 +136,7 @@ def _built(
     return Simulation(
         problem,
         settings.build_algorithm(),
-        privacy=settings.build_privacy(),
+        privacy=privacy,
         ledger=ledger,
         rounds=settings.rounds,
         loss_rate=settings.loss_rate,
@@ -155,7 +159,7 @@ def _train(folder: RunFolder, simulation: Simulation, progress: Callable[[float]
         simulation.run(min(EVERY, simulation.remaining_rounds), progress=progress)
 
 
-def _publish(ledger: Ledger, simulation: Simulation, settings: SimulationSettings) -> None:
+def _publish(ledger: Ledger, simulation: Simulation, settings: SimulationSettings, chosen: list[str]) -> None:
     """Write model and statement, and end the ledger with their hashes."""
     if not simulation.session.closed:
         simulation.session.close()
@@ -166,6 +170,7 @@ def _publish(ledger: Ledger, simulation: Simulation, settings: SimulationSetting
             ledger,
             settings.delta,
             num_units=clients if settings.unit == "client" else None,
+            chosen_by_tacita=chosen,
             caveats=protected_from(simulation, settings.delta),
             model=f"{settings.algorithm} on logistic regression, {settings.rounds} rounds",
             task="classification",
