@@ -100,7 +100,7 @@ def choose_strategy(
     is 5 % less.
 
     Args:
-        noise: "independent", for Poisson sampling or epochs by secret coin; "correlated", or "auto" to choose among all.
+        noise: "independent", for Poisson sampling or epochs by secret coin; "correlated"; or "auto" for the best.
         poisson: The usual sampling. The others draw a record as often, up to a whole number of batches an epoch.
         queries_for: Sampler -> planned queries.
         relation: The neighboring relation.

@@ -135,8 +135,8 @@ class SimulationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
             raise ValueError("sample_rate needs trust = 'server' or unit = 'record': else everyone sees who sends.")
         if self.noise != "independent" and not self.samples_clients:
             raise ValueError(
-                f"noise = {self.noise!r} needs trust = 'server' and a sample_rate below 1: a client must rest between its "
-                "rounds, and one that adds noise of its own is charged for every round."
+                f"noise = {self.noise!r} needs trust = 'server' and a sample_rate below 1: a client must rest between "
+                "its rounds, and one that adds noise of its own is charged for every round."
             )
         if self.algorithm == "released-shift-sgdm" and (self.trust == "server" or self.total_weight is not None):
             raise ValueError(

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from tacita._npz import read_arrays
+from tacita.correlated import Strategy
 from tacita.errors import DataStructureError, ResumeError
-from tacita.federated.privacy import FederatedPrivacy
 from tacita.federated.problems import LogisticClients
 from tacita.federated.settings import SimulationSettings
 from tacita.federated.simulation import Simulation
@@ -99,20 +99,22 @@ def run_simulation(settings: SimulationSettings, progress: Callable[[float], Non
         raise ResumeError(f"output must be a new folder, or that of an unfinished simulation, got {settings.output!r}.")
     problem = read_clients(settings)
     weights = read_weights(settings, problem.num_clients)
-    strategy, chosen = settings.choose_strategy(problem.num_clients) if settings.samples_clients else (None, None)
-    privacy = settings.build_privacy(strategy)
+    strategy, chosen = None, list[str]()
+    if settings.samples_clients:
+        strategy, words = settings.choose_strategy(problem.num_clients)
+        chosen.append(words)
     if not unfinished:  # what is refused when a simulation is built leaves no folder
-        _built(settings, privacy, problem, weights, _ledger(settings), Randomness.system())
+        _built(settings, strategy, problem, weights, ledger=_ledger(settings), randomness=Randomness.system())
     folder.create()
     randomness = Randomness.load(folder.key) if unfinished else Randomness.system()
     randomness.save(folder.key)  # before there is a ledger, so that a run that is killed from here on is continued
     ledger = _ledger(settings, folder)
     try:
-        simulation = _built(settings, privacy, problem, weights, ledger, randomness)
+        simulation = _built(settings, strategy, problem, weights, ledger=ledger, randomness=randomness)
         if unfinished and folder.checkpoint.exists():
             simulation.load(folder.checkpoint)
         _train(folder, simulation, progress)
-        _publish(ledger, simulation, settings, [] if chosen is None else [chosen])
+        _publish(ledger, simulation, settings, chosen)
     finally:
         ledger.close()
     return _tidied(folder)
@@ -126,9 +128,10 @@ def _ledger(settings: SimulationSettings, folder: RunFolder | None = None) -> Le
 
 def _built(
     settings: SimulationSettings,
-    privacy: FederatedPrivacy,
+    strategy: Strategy | None,
     problem: LogisticClients,
     weights: torch.Tensor | None,
+    *,
     ledger: Ledger,
     randomness: Randomness,
 ) -> Simulation:
@@ -136,7 +139,7 @@ def _built(
     return Simulation(
         problem,
         settings.build_algorithm(),
-        privacy=privacy,
+        privacy=settings.build_privacy(strategy),
         ledger=ledger,
         rounds=settings.rounds,
         loss_rate=settings.loss_rate,

@@ -129,8 +129,6 @@ class Simulation:
         paying = payment.session_for("simulation", event, planned_queries=self.rounds, part=None, bound=self.settings)
         adds_noise = self.mechanism if isinstance(privacy, TrustedServer) else self._noise
         self._gate = ReleaseGate(paying, adds_noise, self.noise_std, self.randomness, reservation)
-        if self._draws is not None and not self._draws.law.per_query:  # rounds that are assigned for the whole session
-            self._gate.assigned_rows = problem.num_clients
         first = {name: torch.zeros(shape, dtype=problem.dtype) for name, shape in problem.shapes.items()}
         given = {name: x.detach().clone().to(problem.dtype) for name, x in (params or first).items()}
         if {name: x.shape for name, x in given.items()} != dict(problem.shapes):

@@ -17,8 +17,8 @@ ONE_MACHINE = (
     "about what a real server would have seen in place of the machine."
 )
 DRAWN = (
-    "The server draws who takes part in a round, and shows it to nobody. It adds up no other client's message; a client "
-    "whose message was lost waits for its next turn."
+    "The server draws who takes part in a round, and shows it to nobody. It adds up no other client's message; a "
+    "client whose message was lost waits for its next turn."
 )
 SECURE_AGGREGATION = (
     "Nothing is stated for secure aggregation: it rounds every message to integers, and a sum of rounded messages is "
