@@ -72,6 +72,7 @@ def test_a_run_writes_the_model_and_its_statement(clients, tacita_command):
 
 VARIANTS = [
     {"trust": "server", "sample_rate": 0.5, "neighboring_relation": "zero_out_one"},
+    {"trust": "server", "sample_rate": 0.5, "neighboring_relation": "zero_out_one", "noise": "correlated"},
     {"algorithm": "clip-sgd", "momentum_weight": None, "clients_per_round": 3, "loss_rate": 0.2, "batch_size": 4},
     {"algorithm": "clip21-sgd", "momentum_weight": None, "split": "label", "clients": 5},
     {"split": "dirichlet", "clients": 5, "concentration": 0.3, "regularisation": 1e-3},
@@ -96,10 +97,10 @@ def test_every_kind_of_run(clients, change):
 @pytest.mark.parametrize(
     ("change", "built"),
     [
-        (VARIANTS[5], QuantileAveraging(threshold=0.1, quantile=0.5, threshold_lr=0.2, count_share=0.1, lr=0.5,
+        (VARIANTS[6], QuantileAveraging(threshold=0.1, quantile=0.5, threshold_lr=0.2, count_share=0.1, lr=0.5,
                                         local_steps=2, local_lr=0.1)),
-        (VARIANTS[6], ReleasedShiftSGDM(clipper=tacita.FlatClipper(max_grad_norm=0.1), lr=0.5, momentum_weight=0.5)),
-        (VARIANTS[7], Clip21SGDM(clipper=tacita.FlatClipper(max_grad_norm=0.1), lr=0.5, momentum_weight=0.5,
+        (VARIANTS[7], ReleasedShiftSGDM(clipper=tacita.FlatClipper(max_grad_norm=0.1), lr=0.5, momentum_weight=0.5)),
+        (VARIANTS[8], Clip21SGDM(clipper=tacita.FlatClipper(max_grad_norm=0.1), lr=0.5, momentum_weight=0.5,
                                  adam=ServerAdam(betas=(0.9, 0.99), eps=0.1))),
     ],
 )  # fmt: skip
@@ -108,7 +109,7 @@ def test_the_algorithm_is_the_one_that_is_named(clients, change, built):
 
 
 def test_records_are_clipped_and_drawn_as_stated(clients):
-    settings = SimulationSettings.from_toml(toml(settings_of(clients, **VARIANTS[8])))
+    settings = SimulationSettings.from_toml(toml(settings_of(clients, **VARIANTS[9])))
     target = tacita.CalibratedGaussian(target_epsilon=8.0, target_delta=1e-5)
     assert settings.build_privacy() == RecordPrivacy(
         mechanism=target, sample_rate=0.3, max_sample_norm=0.5, divisor=2.5
@@ -150,8 +151,19 @@ def test_a_delta_above_one_over_the_public_number_of_clients_is_said(clients, ch
     assert ("Delta is 0.0099, which is not below 1 / 120" in " ".join(words.split())) is said
 
 
-def test_an_interrupted_run_is_continued_and_charged_once(clients):
-    settings = SimulationSettings.from_toml(toml(settings_of(clients)))
+DRAWN = {"trust": "server", "sample_rate": 1 / 3}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {**DRAWN, "noise": "correlated", "neighboring_relation": "zero_out_one"},  # groups that take turns
+        {**DRAWN, "noise": "correlated"},  # a banded matrix
+    ],
+)
+def test_an_interrupted_run_is_continued_and_charged_once(clients, change):
+    settings = SimulationSettings.from_toml(toml(settings_of(clients, **change)))
 
     def stop(share):
         if share > 0.5:
@@ -161,10 +173,29 @@ def test_an_interrupted_run_is_continued_and_charged_once(clients):
         run_simulation(settings, stop)
     assert not (clients / "run" / "model.safetensors").exists()
     assert "epsilon <= " in run_simulation(settings)
-    with ledger_of(clients) as book:
-        assert [session.queries_made for session in book.sessions] == [6]
+    lines = (clients / "run" / "ledger.jsonl").read_text()
+    assert lines.count('"kind":"query"') == 6
     with pytest.raises(ResumeError, match="output must be a new folder"):
         run_simulation(settings)
+
+
+@pytest.mark.parametrize(
+    ("change", "chosen"),
+    [
+        ({"neighboring_relation": "zero_out_one"}, "independent, 3 batches an epoch by secret coin"),
+        ({}, "independent, Poisson sampling"),  # a secret round amplifies nothing under replace_one
+        ({"neighboring_relation": "zero_out_one", "noise": "correlated"}, "correlated, 2 bands, power"),
+    ],
+)
+def test_a_trusted_server_draws_its_clients_by_the_public_rule(clients, change, chosen):
+    settings = SimulationSettings.from_toml(toml(settings_of(clients, **DRAWN, **change)))
+    strategy, words = settings.choose_strategy(7)
+    assert strategy.words.startswith(chosen)
+    assert words.startswith(f"noise = {chosen}")
+    assert settings.build_privacy(strategy).expected_clients(7) == pytest.approx(7 / 3)
+    stated = " ".join(run_simulation(settings).split())
+    assert f"noise = {chosen}" in stated
+    assert "The server draws who takes part in a round, and shows it to nobody." in stated
 
 
 def test_a_run_that_stopped_before_its_first_round_is_continued(clients, monkeypatch):
@@ -229,6 +260,8 @@ def test_cells_that_are_no_number_decide_no_message(clients):
             "with LocalPrivacy, got add_or_remove_one: under it the number",
         ),
         ({"trust": "server", "neighboring_relation": "add_or_remove_one"}, "with a TrustedServer, got add_or_remove"),
+        ({"noise": "auto"}, "noise = 'auto' needs trust = 'server' and a sample_rate below 1"),
+        ({"trust": "server", "noise": "correlated"}, "needs trust = 'server' and a sample_rate below 1"),
         ({**RECORDS, "divisor": 0.0}, "divisor must be a finite number > 0"),
         ({**RECORDS, "max_sample_norm": 1e153, "divisor": 1.0}, "the threshold of a record's gradient must be at most"),
         ({"rounds": 0}, "^rounds must be an integer >= 1"),
@@ -269,8 +302,8 @@ def test_settings_that_were_built_in_python_are_checked_too(clients):
         ({"delta": 5e-324}, "delta must be >= 1e-300"),
         ({"max_grad_norm": 1e308}, r"max_grad_norm must be at most 2\^400"),
         ({"max_grad_norm": 1e-200}, r"max_grad_norm must be >= 2\^-40"),
-        ({**VARIANTS[5], "threshold": 1e308}, r"threshold must be at most 2\^400"),
-        ({**VARIANTS[5], "threshold": 1e-200}, r"threshold must be >= 2\^-40"),
+        ({**VARIANTS[6], "threshold": 1e308}, r"threshold must be at most 2\^400"),
+        ({**VARIANTS[6], "threshold": 1e-200}, r"threshold must be >= 2\^-40"),
         ({"clients_per_round": 8}, "clients_per_round must be at most the number of clients, 7"),
     ],
 )
