@@ -257,7 +257,9 @@ class NetworkSource(GradientSource):
         given = {name: p.shape for name, p in params.items()}
         names = ", ".join(sorted({name for name, _ in set(given.items()) ^ set(self._shapes.items())}))
         raise ValueError(
-            f"params must be the parameters that were trainable when the source was built; these differ: {names}."
+            f"params must be the parameters that were trainable when the source was built; these differ: {names}. To "
+            "freeze some of them later, keep requires_grad and name the others in backward(updates=...); to train "
+            "others, such as another adapter, build another oracle on the same ledger."
         )
 
 
