@@ -404,7 +404,7 @@ def test_other_parameters_than_those_at_the_start_are_refused(model):
     source = NetworkSource(model, squared, Items())
     model.bias.requires_grad_(False)
     with pytest.raises(
-        ValueError, match=r"these differ: bias\. .* backward\(updates=...\); .* another oracle on the same ledger"
+        ValueError, match=r"these differ: bias\. .* backward\(updates=...\); .* an oracle for each on the same ledger"
     ):
         sums_of(source, [1])
 

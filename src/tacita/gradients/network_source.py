@@ -259,7 +259,7 @@ class NetworkSource(GradientSource):
         raise ValueError(
             f"params must be the parameters that were trainable when the source was built; these differ: {names}. To "
             "freeze some of them later, keep requires_grad and name the others in backward(updates=...); to train "
-            "others, such as another adapter, build another oracle on the same ledger."
+            "others, such as another adapter, build an oracle for each on the same ledger, before the first query."
         )
 
 
