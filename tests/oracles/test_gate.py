@@ -95,7 +95,9 @@ def test_the_same_values_are_not_released_again_with_other_noise(tmp_path, mecha
 
     A redone query would otherwise be a second release of the same values at no charge.
     """
-    asked = dict(mechanism=mechanism, sampler=tacita.CyclicSampler(batches_per_cycle=2, num_records=9, assignment="coin"))
+    asked = dict(
+        mechanism=mechanism, sampler=tacita.CyclicSampler(batches_per_cycle=2, num_records=9, assignment="coin")
+    )
     if not refused:
         asked["sampler"] = tacita.PoissonSampler(sample_rate=0.5, num_records=9)
     terms = dict(neighboring_relation="add_or_remove_one", privacy_unit="one row", path=tmp_path / "ledger.jsonl")
