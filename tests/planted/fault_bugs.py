@@ -19,14 +19,15 @@ JOURNAL = "tests/ledger/test_journal.py::"
 def file_written_in_place():
     """A file is written over, so that an interrupted write leaves neither the old one nor the new one."""
 
-    def over(path, data, mode):
+    def over(path, pieces, *, mode=0o644):
         handle = os.open(path, os.O_WRONLY | os.O_CREAT, mode)
         os.ftruncate(handle, 0)
-        os.write(handle, data)
+        for piece in pieces:
+            os.write(handle, piece)
         os.fsync(handle)
         os.close(handle)
 
-    put(_files, "_replace", over)
+    put(_files, "replace_in_pieces", over)
 
 
 @bug(11, caught_by=[JOURNAL + "test_a_second_writer_is_refused_and_a_reader_is_not"])

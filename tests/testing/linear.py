@@ -263,7 +263,7 @@ ORACLES = {
     "per-layer": network(
         full,
         "add_or_remove_one",
-        method="loop",
+        method="program",
         model=Columns,
         clipper=PerLayerClipper(max_grad_norm=1.0),
         noise_multiplier=2.0,
@@ -336,7 +336,7 @@ ORACLES = {
         ReleasedFeedback(max_feedback_norm=1.0, max_residual_norm=2.0),
         poisson,
         "replace_one",
-        method="loop",
+        method="program",
         noise_multiplier=2.0,
         queries=4,
     ),

@@ -15,8 +15,8 @@ from tacita.errors import LedgerError, UnsupportedEventError
 from tacita.tables.selection_events import ComposedEvent, WorstOfEvent
 
 
-def concrete_kinds():
-    return {name for name, kind in Event.kinds.items() if kind.__module__.startswith("tacita.") and not _abstract(kind)}
+def ours(kinds):
+    return {name for name, kind in kinds.items() if kind.__module__.startswith("tacita.") and not _abstract(kind)}
 
 
 def _abstract(kind):
@@ -24,13 +24,12 @@ def _abstract(kind):
 
 
 def test_the_tests_know_every_event(events):
-    assert {type(event).__name__ for event in events.one_of_each()} == concrete_kinds()
+    assert {type(event).__name__ for event in events.one_of_each()} == ours(Event.kinds)
 
 
 def test_the_tests_know_every_law(events):
     every = [event for event in events.one_of_each() if type(event) is acc.GaussianSumEvent]
-    laws = {name for name, kind in acc.SamplingLaw.kinds.items() if not _abstract(kind)}
-    assert {type(event.sampling).__name__ for event in every} == laws
+    assert {type(event.sampling).__name__ for event in every} == ours(acc.SamplingLaw.kinds)
 
 
 def test_every_event_survives_a_json_line(events):
@@ -263,6 +262,13 @@ def test_a_class_cannot_take_the_name_of_another():
 
     line = acc.ZCDPEvent(relation="replace_one", rho=0.5).to_dict()
     assert Event.from_dict(line) == acc.ZCDPEvent(relation="replace_one", rho=0.5)
+
+
+def test_a_field_cannot_have_the_name_under_which_lines_name_the_class():
+    with pytest.raises(TypeError, match="lines name its class under 'event'"):
+
+        class Misnamed(Event):
+            event: str
 
 
 def test_a_law_and_an_event_are_families_of_their_own():
