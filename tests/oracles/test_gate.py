@@ -79,6 +79,7 @@ def test_a_line_that_does_not_match_takes_the_next_unused_number(problem, make_o
     assert same(release, expected)  # batch and noise are those of number 3, never those of number 0
 
 
+FLAT = tacita.FlatClipper(max_grad_norm=1.0)
 PER_LAYER = tacita.PerLayerClipper(max_grad_norm={"theta": 1.0})
 
 
@@ -102,7 +103,7 @@ def test_the_same_values_are_not_released_again_with_other_noise(tmp_path, mecha
         asked["sampler"] = tacita.PoissonSampler(sample_rate=0.5, num_records=9)
     terms = dict(neighboring_relation="add_or_remove_one", privacy_unit="one row", path=tmp_path / "ledger.jsonl")
 
-    def oracle(ledger, session, name="theta", clipper=tacita.FlatClipper(max_grad_norm=1.0)):
+    def oracle(ledger, session, name="theta", clipper=FLAT):
         return tacita.GradientOracle(
             GivenSource({name: torch.ones(9, 5)}),
             estimator=tacita.ClippedSum(clipper),
