@@ -155,7 +155,7 @@ def _check_refused(sampler: Sampler, query: int, rows: int, what: str) -> None:
         sampler.draw(query, _coins(0), rows)
     except ValueError:
         return
-    raise AssertionError(f"draw must raise ValueError for {what}.")
+    raise AssertionError(f"draw must raise ValueError for {what}. Let it begin with self._check_draw(query, num_rows).")
 
 
 def _check_epochs(sampler: Sampler, rows: int) -> None:
