@@ -28,16 +28,6 @@ class SamplingLaw(PlainData, tag="law"):
 
     words: ClassVar[str]
 
-    def check_written(self) -> None:
-        """Raise ``TypeError`` unless the law can be written to a ledger, and named in tables and errors."""
-        settings = getattr(type(self), "__dataclass_params__", None)
-        if settings is None or not settings.frozen or not hasattr(self, "words"):
-            raise TypeError(
-                f"{type(self).__name__} must be a frozen dataclass, because ledgers hold its fields, and must have a "
-                'class attribute words, which names the kind of sampling in tables and errors: words = "Poisson '
-                'sampling", say.'
-            )
-
     @abstractmethod
     def describe(self) -> str:
         """Describe how records enter a query, in a few plain words and with the numbers."""

@@ -89,7 +89,6 @@ class SampledEvent(Event):
         super().__post_init__()
         if not isinstance(self.sampling, SamplingLaw):
             raise ValueError(f"sampling must be a SamplingLaw, got {type(self.sampling).__name__}.")
-        self.sampling.check_written()
         charges = self.charges(self.sampling)
         if self.relation not in charges:
             raise UnsupportedEventError(
