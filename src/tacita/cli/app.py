@@ -45,6 +45,8 @@ NEVER_CHOSEN = "it is never chosen for you"
 MISSING = {  # a required argument -> what to give
     "RUN": "the folder of a run, which is the --output of its training",
     "DATA": "the file after the command",
+    "MODEL": "the folder of a model, in the format of transformers, after the command",
+    "--rows": "--rows NUMBER, the public number of records (a declared guess)",
     "--output": "--output FILE, the file to write",
     "--steps": "--steps NUMBER, the number of noisy gradients",
     "--sample-rate": "--sample-rate NUMBER, the chance of a record to be in a step",
@@ -81,6 +83,14 @@ COMMANDS = {
     "train": (
         "tacita.cli.train:train",
         "Train a private model on a table. What is not declared is bought from the rows, out of the same epsilon.",
+    ),
+    "finetune": (
+        "tacita.cli.finetune:finetune",
+        "Fine-tune a language model on private texts: an adapter that PEFT loads, with its statement, under a seal.",
+    ),
+    "generate": (
+        "tacita.cli.finetune:generate",
+        "Let a fine-tuned model go on after a prompt. Costs no privacy; prompts are not covered, and may come out.",
     ),
     "predict": (
         "tacita.cli.files:predict",
