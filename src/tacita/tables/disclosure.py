@@ -14,6 +14,7 @@ FILES_POLICY: dict[str, list[str]] = {
         "statement.json",
         "ledger.jsonl",
         "ledger.head.json",
+        "signatures.jsonl",
     ],
     "never": [
         "the table itself",
