@@ -45,6 +45,7 @@ FLOORS = (
     SYSTEMS,
     {"training"},
     {"tables", "linear_model"},
+    {"finetune"},
     {"report"},
     {"cli"},
     {"__main__"},
