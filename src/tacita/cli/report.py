@@ -33,4 +33,4 @@ def report(*runs: str, output: Annotated[str, Parameter(name=("--output", "-o"))
     found = [RunNumbers.of(run) for run in runs]
     replace_durably(Path(output), report_page(found).encode())
     say_written(output)
-    return 0 if all(run.guaranteed for run in found) else NO_GUARANTEE
+    return 0 if all(run.verdict.guaranteed for run in found) else NO_GUARANTEE

@@ -6,7 +6,8 @@ Place: text_lines -> [ledger.run_sections] -> sections, report. The core states 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from tacita.ledger.text_lines import Words, in_words, listed, names_in_words, rounded_up, row
+from tacita.ledger.text_lines import Words, in_words, listed, names_in_words, right_in_words, rounded_up, row
+from tacita.ledger.verdict import Verdict
 
 Fields = Mapping[str, Any]
 GIVEN = {  # what whoever makes the run may say of it -> its name on the page
@@ -176,6 +177,53 @@ def score_in_words(score: Any) -> str | None:
         return None
     area = _number(score.get("AUC"), "value")
     return f"{in_words(score.get('measure'))} {value:.3f}" + ("" if area is None else f", AUC {area:.3f}")
+
+
+def epsilon_in_words(weighed: Verdict) -> str:
+    """Say what becomes of epsilon by the verdict.
+
+    Example:
+        >>> epsilon_in_words(Verdict("private", epsilon=1.0)), epsilon_in_words(Verdict("changed", epsilon=1.0))
+        ('at most 1', 'not verified')
+    """
+    bound = "infinity" if weighed.epsilon is None else f"at most {rounded_up(weighed.epsilon)}"
+    if weighed.word in ("changed", "ledger not intact"):
+        return "not verified"
+    if weighed.word == "refuted":
+        return f"refuted ({bound} was claimed)"
+    if weighed.word == "not private" and weighed.epsilon is not None:
+        return f"none ({bound} if the noise were secret)"
+    return f"{bound} (under conditions)" if "under conditions" in weighed.word else bound
+
+
+def risk_in_words(fields: Fields, weighed: Verdict) -> str:
+    """Say what an attacker can find out about one unit, for the views that are shorter than the statement."""
+    accuracy = _number(fields, "attack_accuracy")
+    if not weighed.guaranteed or accuracy is None:
+        return "No limit is guaranteed to what an attacker can find out about one unit."
+    score = fields.get("holdout_score")
+    apart = " but the score" if isinstance(score, Mapping) and score.get("private") is False else ""
+    return (
+        f"An attacker who knows all other units and is 50 : 50 before about one unit {right_in_words(accuracy)} "
+        f"afterwards, having seen everything that was released{apart}."
+    )
+
+
+def like_a_guess(score: Any) -> bool:
+    """Return whether a score's interval (or an exact score) reaches down to that of always answering the same.
+
+    Example:
+        >>> score = {"value": 0.8, "interval": [0.74, 0.86], "constant_guess": {"label": "no", "value": 0.76}}
+        >>> like_a_guess(score), like_a_guess({**score, "interval": [0.77, 0.83]}), like_a_guess(None)
+        (True, False, False)
+    """
+    guess = score.get("constant_guess") if isinstance(score, Mapping) else None
+    if not isinstance(score, Mapping) or not isinstance(guess, Mapping):
+        return False
+    interval = score.get("interval")
+    low = interval[0] if isinstance(interval, list | tuple) and interval else score.get("value")
+    level = guess.get("value")
+    return isinstance(low, int | float) and isinstance(level, int | float) and low <= level
 
 
 def _number(fields: Any, name: str) -> float | None:
