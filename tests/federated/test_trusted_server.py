@@ -342,6 +342,12 @@ def test_what_is_not_proved_is_refused(privacy, says):
             "rounds must be <= 4 with DisjointSampler",
         ),
         (lambda: TrustedServer(mechanism=tacita.RoundedGaussian(noise_multiplier=1.0)), "grid"),
+        (
+            lambda: server(
+                sampler=tacita.UnitPoissonSampler(sample_rate=0.5, num_records=CLIENTS, max_rows_per_unit=2)
+            ),
+            "each of which is a unit",
+        ),
     ],
 )
 def test_settings_are_refused(privacy, says):

@@ -26,7 +26,7 @@ from tacita.sampling import (
     ShuffledEpochsSampler,
 )
 
-OF_CLIENTS = (FullBatchSampler, PoissonSampler, CyclicSampler, DisjointSampler, ShuffledEpochsSampler)
+ASSIGNED = (CyclicSampler, DisjointSampler, ShuffledEpochsSampler)  # by number, too, nobody decides about another
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,9 +184,8 @@ class TrustedServer(FederatedPrivacy):
     Attributes:
         mechanism: The noise of the sum; it does not depend on who takes part.
         sample_rate: The chance of a client to take part in a round, in (0, 1].
-        sampler: Who takes part in a round, in place of ``sample_rate``: one of the samplers of records, with clients as
-            the records, but for fixed sizes and a ``max_batch_size``, for which nothing is proved of clients that
-            remember.
+        sampler: Who takes part in a round, in place of ``sample_rate``: a sampler of records, with clients as the
+            records, but for fixed sizes and a ``max_batch_size``, for which nothing is proved of clients that remember.
     """
 
     mechanism: Mechanism | CalibratedGaussian
@@ -199,12 +198,15 @@ class TrustedServer(FederatedPrivacy):
             return
         if self.sample_rate != 1:
             raise ValueError("sample_rate must be left out where a sampler draws who takes part.")
-        if not isinstance(self.sampler, OF_CLIENTS) or getattr(self.sampler, "max_batch_size", None) is not None:
+        if self.sampler.law.absence_moves_others and not isinstance(self.sampler, ASSIGNED):
             raise UnsupportedEventError(
-                f"sampler must be one of {', '.join(one.__name__ for one in OF_CLIENTS)} with a TrustedServer, without "
-                f"a max_batch_size, got {self.sampler!r}: no guarantee is proved where one client's part in a round "
-                "decides about another's, because clients remember in which rounds they were."
+                f"sampler must draw each client by coins of its own, or by number, with a TrustedServer, got "
+                f"{self.sampler!r}: no guarantee is proved where one client's part in a round decides about another's, "
+                "because clients remember in which rounds they were. Use PoissonSampler without a max_batch_size, "
+                "ShuffledEpochsSampler or CyclicSampler."
             )
+        if self.sampler.max_rows_per_unit != 1:
+            raise ValueError(f"sampler must draw clients, each of which is a unit, got {self.sampler!r}.")
 
     def expected_clients(self, num_clients: int) -> float:
         return self._sampler(num_clients).expected_batch_size

@@ -60,7 +60,8 @@ class SimulationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         noise: With a trusted server and a ``sample_rate`` below 1, how clients are drawn and which noise is added, the
             choice with the least predicted error (:func:`~tacita.correlated.choose_strategy`): "independent" noise,
             with secret coins in each round or one secret round of each epoch; "correlated" noise, with groups of
-            clients that take turns; or "auto" for the best of both.
+            clients that take turns; or "auto" for the best of both. Rounds of an epoch, and groups, are 1 over
+            ``sample_rate``, rounded.
         max_sample_norm, divisor: Threshold of one record's gradient, and public divisor of a client's sum, for the unit
             "record".
         total_weight: Public divisor of the sum of the clients' weights; without it all clients count alike.
