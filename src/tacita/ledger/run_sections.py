@@ -72,6 +72,8 @@ def _data(fields: Fields) -> str:
     parts: list[str] = []
     if isinstance(dataset := fields.get("dataset"), Mapping):
         parts.append(f"{dataset['name']} (the name that was given)")
+    if (fingerprint := fields.get("data_fingerprint")) is not None:
+        parts.append(f"fingerprint {fingerprint} (keyed: whoever has the key can compare it with a file)")
     if (rows := fields.get("rows")) is not None:
         parts.append(rows_in_words(rows))
     if isinstance(columns := fields.get("columns"), Mapping):
@@ -146,7 +148,7 @@ def other_runs_in_words(dataset: Mapping[str, Any]) -> str:
     )
 
 
-def _score(score: Any) -> str:
+def score_in_full(score: Any) -> str:
     """Return a score in a sentence, beside that of a constant guess."""
     if not isinstance(score, Mapping) or not {"measure", "value", "how"} <= set(score):
         return in_words(score)
@@ -249,7 +251,7 @@ def check_about(about: object) -> None:
 
 SECTIONS: dict[str, Callable[[Fields], Iterable[Words]]] = {  # by the title in tacita.ledger.sections
     "This run": _run,
-    "Held-out score": lambda fields: listed(_score(one) for one in _score_of(fields)),
+    "Held-out score": lambda fields: listed(score_in_full(one) for one in _score_of(fields)),
     "Files": lambda fields: (row(name, words) for name, words in files_in_words(fields).items()),
     "What is not anonymised": lambda fields: listed(fields.get("not_anonymised")),
     "Columns": _columns,

@@ -90,6 +90,7 @@ def _first(run: RunNumbers) -> str:
         "Score": _score(run),
         "Clients" if run.clients else "Rows": None if fields.get("rows") is None else rows_in_words(fields["rows"]),
         "Data set": dataset.get("name"),
+        "Fingerprint of the data (keyed)": fields.get("data_fingerprint"),
         "Other runs": other_runs_in_words(dataset) if "other_runs" in dataset and "list" in dataset else None,
         **files_in_words(fields),
         "Not verified": NOT_VERIFIED,
