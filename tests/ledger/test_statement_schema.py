@@ -44,7 +44,6 @@ def test_runs_follow_it(tmp_path, monkeypatch):
     for number, changes in enumerate(
         (
             {"epsilon": 20.0, "dataset_name": "patients", "chosen_among": 3},
-            {"epsilon": 0.001},
             {"epsilon": 20.0, "non_private_holdout": True, "seed": 1},
             {"epsilon": 20.0, "target": "x", "task": "regression"},
         )
