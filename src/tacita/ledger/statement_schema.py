@@ -157,9 +157,9 @@ def check_statement(fields: Any) -> None:
     """Raise ``ValueError`` unless ``fields`` are those of a statement, as the schema has them.
 
     Example:
-        >>> check_statement({"verdict": "private", "epsilon": "1"})
+        >>> check_statement([])
         Traceback (most recent call last):
-        ValueError: not a statement: Object missing required field ...
+        ValueError: not a statement: Expected `object`, got `array`.
     """
     try:
         msgspec.convert(fields, StatementFields)
