@@ -22,8 +22,8 @@ from tacita.errors import TacitaError
 
 BAD_INPUT, INTERNAL, INTERRUPTED, NO_READER = 2, 70, 130, 141
 EXIT_CODES = {  # docs/statement.md has the same table
-    0: "done; of train, statement, show, verify and report: there is a guarantee, and the verdict says under which "
-    "conditions",
+    0: "done; of train, statement, show, card, verify and report: there is a guarantee, and the verdict says under "
+    "which conditions",
     NO_GUARANTEE: "no guarantee: not private, changed, not signed or unfinished; or an audit refuted a claim",
     BAD_INPUT: "a setting or the structure of a file is wrong",
     INTERNAL: "an internal error",
@@ -115,6 +115,10 @@ COMMANDS = {
     "report": (
         "tacita.cli.report:report",
         "Write a page about finished runs: verdict and signature, charts with their numbers, the whole statement.",
+    ),
+    "card": (
+        "tacita.cli.report:card",
+        "Print a model card of a finished run in Markdown: model, use, data, privacy, score and caveats.",
     ),
     "sign": (
         "tacita.cli.signing:sign",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from tacita.cli.names import names_of
-from tacita.cli.outputs import NO_GUARANTEE, exit_code, say_written, write_bytes
+from tacita.cli.outputs import exit_code, say_written, write_bytes
 from tacita.tables.settings import TEXT_FORMAT, file_format, flags, read_text
 
 if TYPE_CHECKING:
@@ -84,10 +84,9 @@ def statement(run: str, /) -> int:
         print(f"tacita: note: {note}", file=sys.stderr)
     if not checked.faults:
         print(VERIFIED, file=sys.stderr)
-        return exit_code(checked.verdict)
     for fault in checked.faults:
         print(f"tacita: error: TAMPERED: {fault}.", file=sys.stderr)
-    return NO_GUARANTEE
+    return exit_code(checked.verdict)
 
 
 def schema(

@@ -210,6 +210,10 @@ class TableSettings:
     """Public name of the data; runs under one name are listed beside their folders, and statements say how many there
     are and what they guarantee together."""
 
+    fingerprint_key: Annotated[str | None, TUNING] = None
+    """File of a secret key, 32 random bytes or more: the statement then has a fingerprint of the data that only holders
+    of the key can compare with a file."""
+
     about: Annotated[Mapping[str, str], _about] = field(default_factory=dict)
     """What the statement says as given: responsible, contact, data_period, purpose, recipients, retention."""
 
