@@ -44,9 +44,9 @@ def table_text(rows: int = 400, seed: int = 0) -> str:
     return "x,y,kind,patient,label\n" + "\n".join(lines) + "\n"
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What serves a network takes the program of an equal one; where programs are what is tested, it does not."""
+    """What serves a network takes the program of an equal one."""
     monkeypatch.setattr(Programs.__init__, "__defaults__", (build_once,))
 
 

@@ -3,7 +3,8 @@
 Tracing a small network takes longer than most of what a test asks of it, and a contract builds an oracle dozens of
 times. A program holds nothing of the network that it was traced from: networks of the same classes, shapes, modes and
 attributes, with the same loss, have the same one. Two networks are the same here if a query would take the second for
-the first, unchanged (``Programs``). ``tests/conftest.py`` has it for every room but ``tests/gradients``.
+the first, unchanged (``Programs``). The fixture ``traced_once`` (``tests/conftest.py``) has it: in all of
+``tests/testing`` and ``tests/oracles``.
 """
 
 from types import FunctionType

@@ -8,11 +8,6 @@ from torch import nn
 from torch.nn import functional as F
 
 
-@pytest.fixture
-def traced_once():
-    """Programs are what is tested here: each is traced."""
-
-
 def classify(model, batch):
     inputs, targets = batch
     return F.cross_entropy(model(inputs), targets, reduction="none")
