@@ -16,8 +16,7 @@ from torch import Tensor
 
 from tacita.gradients.data import IndexedRows
 from tacita.tables.encoding import Encoded, Encoder
-from tacita.tables.features import BLOCK_ROWS, ArrayPiece, NumberPiece
-from tacita.tables.image_features import ScatteringPiece
+from tacita.tables.features import BLOCK_ROWS, ArrayPiece, NumberPiece, ScatteringPiece
 
 RESIDENT = 2**28  # bytes; a file up to this size is mapped whole
 WINDOW = 2**25  # bytes that are mapped at once of a larger file

@@ -12,6 +12,7 @@ import numpy as np
 from tacita.tables.column_specs import ArraySpec, CategorySpec, DateSpec, NumberSpec, Spec, as_texts
 from tacita.tables.encoding import Encoder
 from tacita.tables.features import (
+    GROUPS,
     ArrayPiece,
     BinsPiece,
     CategoryPiece,
@@ -19,9 +20,9 @@ from tacita.tables.features import (
     Logarithm,
     NumberPiece,
     NumberTarget,
+    ScatteringPiece,
     evenly_spread,
 )
-from tacita.tables.image_features import GROUPS, ScatteringPiece
 from tacita.tables.refinement import FINE_BINS, bounds
 from tacita.tables.schema import Schema, Target
 from tacita.tables.survey import Bin, Facts, Survey, mean_and_std, skewness

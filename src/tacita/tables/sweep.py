@@ -17,8 +17,7 @@ from tacita.errors import LedgerError
 from tacita.ledger import Ledger, Session
 from tacita.random import Randomness
 from tacita.tables import held_out_score as scores
-from tacita.tables import selection_text as statement_text
-from tacita.tables.best_of import best_of, one_run_epsilon, register
+from tacita.tables.best_of import best_of, caveats, field_of, one_run_epsilon, register
 from tacita.tables.encoded_rows import EncodedRows
 from tacita.tables.grid import Point, Sweep
 from tacita.tables.models import ModelSpec, check_model
@@ -177,13 +176,13 @@ class _SweepSelection:
     def _said(self, best: RunResult | None, bought: Sessions, session: Session) -> Selected:
         assert isinstance(session.event, RepeatAndSelectEvent)
         sweep, delta = self.candidates.sweep, self.task.settings.delta
-        field = statement_text.field_of(
+        field = field_of(
             sweep,
             chosen=None if best is None else self.candidates.points[best.point],
             one_run_epsilon=one_run_epsilon(bought.spends, session.event, delta),
         )
         chosen = () if sweep.shape_given else (f"shape = {sweep.runs.shape:g}, of the number of runs",)
-        return Selected(field, tuple(statement_text.caveats(sweep, field)), chosen)
+        return Selected(field, tuple(caveats(sweep, field)), chosen)
 
     def _write(self, best: RunResult | None, preprocessing: Preprocessing, said: Selected) -> None:
         if best is None:
