@@ -149,14 +149,14 @@ class _Audit:
 
     def run(self, *, confidence: float, guesses: int | None) -> OneRunAudit:
         task = self.task
-        rows = task.deal(None)
+        table = task.capped()
         sessions = task.register()
-        self.preprocessing = preprocessing = task.preprocess(rows, sessions)
-        kept = task.encoded(rows, preprocessing).kept
+        self.preprocessing = preprocessing = task.preprocess(table, sessions)
+        kept = task.encoded(table, None, preprocessing).kept
         records = replace(task.records(kept), dataset=kept.whole(), rows=np.arange(kept.num_rows))
         with private_rows("putting the canaries in"):
             trial, candidates = self._trial(preprocessing, records)
-        state = task.state(trial.model, trial.loss_fn, trial.records, preprocessing=preprocessing, sessions=sessions)
+        state = task.state(preprocessing, trial.records, sessions, trial.model, trial.loss_fn)
         attack = self._attack(state.oracle, trial, candidates)
         average = state.average
         task.say(f"training with {self.canaries} canaries among the rows, each of them included by a fair coin")
