@@ -25,10 +25,10 @@ from tacita.correlated import CorrelatedEvent
 from tacita.error_feedback import feedback_table
 from tacita.errors import UnsupportedEventError
 from tacita.hardened import discrete
+from tests.test_architecture import SYSTEMS
 
 DOCS = Path(__file__).parent
-SYSTEMS = ("clipped_sgd", "convex", "error_feedback", "federated", "second_order")
-NOTE = "*This page is generated from the code by `make docs`.*"
+NOTE = "*This page is generated from the code by `make pages`.*"
 
 
 def exported(module: Any) -> list[str]:
@@ -41,7 +41,7 @@ def rooms() -> Iterator[tuple[str, Any]]:
     for found in pkgutil.iter_modules(tacita.__path__):
         if not found.name.startswith("_"):
             yield found.name, importlib.import_module(f"tacita.{found.name}")
-    for system in SYSTEMS:
+    for system in sorted(SYSTEMS):
         path = importlib.import_module(f"tacita.{system}").__path__
         for found in pkgutil.iter_modules(path, f"{system}."):
             module = importlib.import_module(f"tacita.{found.name}")
@@ -192,7 +192,7 @@ The statement prints the condition and no unconditional epsilon; see [second-ord
 | --- | --- |
 | `ClippedDifference`, `ReleasedDifference`, `ClippedMean` | one Gaussian query of 2 C sqrt(T) / s, by any sampler |
 | the same with clipped records (`sample_clipper`) | once a session, by the number of draws of a record |
-| clients as records of a `TrustedServer` | as a clipped sum above, full batch or Poisson sampling |
+| clients as records of a `TrustedServer` | as a clipped sum above, with independent or correlated noise; no fixed sizes, no `max_batch_size` |
 | noisy histograms, which `tacita train` buys | one Gaussian query for all of them together |
 | `StationaryTest` | a pure epsilon, once, however many points it rejects; only if the declared Hessian bound holds |
 | `select`, `tacita train --sweep` | the best of a secret number of runs, once, by Renyi divergences |
@@ -251,7 +251,7 @@ PAGES = {
 def main(arguments: list[str]) -> int:
     stale = [name for name, write in PAGES.items() if not same(DOCS / name, write())]
     if "--check" in arguments:
-        print(f"stale: {', '.join(stale)}; run make docs" if stale else "the generated pages are up to date")
+        print(f"stale: {', '.join(stale)}; run make pages" if stale else "the generated pages are up to date")
         return bool(stale)
     for name in stale:
         (DOCS / name).write_text(PAGES[name]())

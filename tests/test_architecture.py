@@ -45,12 +45,13 @@ FLOORS = (
     SYSTEMS,
     {"training"},
     {"tables", "linear_model"},
+    {"finetune"},
     {"report"},
     {"cli"},
     {"__main__"},
 )
 LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
-MOST_LINES, MOST_FILES = 12_858, 128  # that importing an oracle and its statement may bring
+MOST_LINES, MOST_FILES = 12_852, 128  # that importing an oracle and its statement may bring
 FACE = ""  # tacita/__init__.py re-exports every room: it is for users, above all of them
 
 
@@ -78,6 +79,8 @@ def wrong_imports(source: str, module: str, is_package: bool = False) -> list[st
     """What breaks the rule in one module, in words."""
     here = room_of(module)
     found = []
+    if here not in LEVEL:
+        return [f"{module}: the room {here} has no floor"]
     for line, name in imports(source, module, is_package):
         there = room_of(name)
         if there == here or {here, there} <= GROUND:
@@ -100,7 +103,8 @@ def dotted(path: Path) -> str:
 
 def test_every_room_has_a_floor():
     rooms = {room_of(dotted(path)) for path in modules()}
-    assert rooms <= LEVEL.keys(), f"rooms without a floor: {sorted(rooms - LEVEL.keys())}"
+    missing = sorted(rooms - LEVEL.keys())
+    assert not missing, f"rooms without a floor: {missing}. Give each one in FLOORS, and in CONTRIBUTING's picture."
 
 
 def test_imports_point_downwards():

@@ -150,8 +150,19 @@ def test_a_delta_above_one_over_the_public_number_of_clients_is_said(clients, ch
     assert ("Delta is 0.0099, which is not below 1 / 120" in " ".join(words.split())) is said
 
 
-def test_an_interrupted_run_is_continued_and_charged_once(clients):
-    settings = SimulationSettings.from_toml(toml(settings_of(clients)))
+DRAWN = {"trust": "server", "sample_rate": 1 / 3}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {**DRAWN, "noise": "correlated", "neighboring_relation": "zero_out_one"},  # groups that take turns
+        {**DRAWN, "noise": "correlated"},  # a banded matrix
+    ],
+)
+def test_an_interrupted_run_is_continued_and_charged_once(clients, change):
+    settings = SimulationSettings.from_toml(toml(settings_of(clients, **change)))
 
     def stop(share):
         if share > 0.5:
@@ -161,10 +172,29 @@ def test_an_interrupted_run_is_continued_and_charged_once(clients):
         run_simulation(settings, stop)
     assert not (clients / "run" / "model.safetensors").exists()
     assert "epsilon <= " in run_simulation(settings)
-    with ledger_of(clients) as book:
-        assert [session.queries_made for session in book.sessions] == [6]
+    lines = (clients / "run" / "ledger.jsonl").read_text()
+    assert lines.count('"kind":"query"') == 6
     with pytest.raises(ResumeError, match="output must be a new folder"):
         run_simulation(settings)
+
+
+@pytest.mark.parametrize(
+    ("change", "chosen"),
+    [
+        ({"neighboring_relation": "zero_out_one"}, "independent, 3 batches an epoch by secret coin"),
+        ({}, "independent, Poisson sampling"),  # a secret round amplifies nothing under replace_one
+        ({"neighboring_relation": "zero_out_one", "noise": "correlated"}, "correlated, 2 bands, power"),
+    ],
+)
+def test_a_trusted_server_draws_its_clients_by_the_public_rule(clients, change, chosen):
+    settings = SimulationSettings.from_toml(toml(settings_of(clients, **DRAWN, **change)))
+    strategy, words = settings.choose_strategy(7)
+    assert strategy.words.startswith(chosen)
+    assert words.startswith(f"noise = {chosen}")
+    assert settings.build_privacy(strategy).expected_clients(7) == pytest.approx(7 / 3)
+    stated = " ".join(run_simulation(settings).split())
+    assert f"noise = {chosen}" in stated
+    assert "The server draws who takes part in a round, and shows it to nobody." in stated
 
 
 def test_a_run_that_stopped_before_its_first_round_is_continued(clients, monkeypatch):
@@ -229,6 +259,8 @@ def test_cells_that_are_no_number_decide_no_message(clients):
             "with LocalPrivacy, got add_or_remove_one: under it the number",
         ),
         ({"trust": "server", "neighboring_relation": "add_or_remove_one"}, "with a TrustedServer, got add_or_remove"),
+        ({"noise": "auto"}, "noise = 'auto' needs trust = 'server' and a sample_rate below 1"),
+        ({"trust": "server", "noise": "correlated"}, "needs trust = 'server' and a sample_rate below 1"),
         ({**RECORDS, "divisor": 0.0}, "divisor must be a finite number > 0"),
         ({**RECORDS, "max_sample_norm": 1e153, "divisor": 1.0}, "the threshold of a record's gradient must be at most"),
         ({"rounds": 0}, "^rounds must be an integer >= 1"),

@@ -15,7 +15,7 @@ from tacita.clipped_sgd import (
     one_pass_noise,
     sum_noise_std,
 )
-from tacita.clipped_sgd.noise import advanced_composition_noise, theta_noise, theta_noise_of_finite_sum
+from tacita.clipped_sgd.noise import advanced_composition_noise, theta_noise
 
 DIGITS = 5e-6
 DELTA = 1e-5
@@ -101,11 +101,6 @@ def test_the_theta_formula_is_no_guarantee():
     for sensitivity, nominal in ((2, 200.0), (1, 1000.0)):
         noise = theta_noise(epsilon=nominal, delta=DELTA, max_grad_norm=1, steps=999)
         assert gaussian_epsilon(sensitivity * math.sqrt(1000) / noise, DELTA) > 1.5 * nominal
-
-
-def test_the_formula_of_the_finite_sum():
-    found = theta_noise_of_finite_sum(epsilon=2, delta=DELTA, max_grad_norm=3, steps=100, sample_rate=0.01)
-    assert found == pytest.approx(0.01 * 3 / 2 * math.sqrt(100 * math.log(1e5)))
 
 
 def test_advanced_composition():

@@ -43,6 +43,21 @@ def test_auto_takes_the_least_predicted_error(batches, epochs, epsilon, sampler)
     assert strategy.queries == batches * epochs
 
 
+@pytest.mark.parametrize(
+    ("batches", "relation", "sampler"),
+    [
+        (10, "zero_out_one", tacita.ShuffledEpochsSampler),
+        (10, "replace_one", tacita.PoissonSampler),
+        (100, RELATION, tacita.PoissonSampler),
+    ],
+)
+def test_independent_noise_takes_epochs_by_coin_where_they_are_better(batches, relation, sampler):
+    strategy, words = chosen("independent", batches, 1, 4, relation)
+    assert type(strategy.sampler) is sampler
+    assert strategy.form is tacita.GaussianMechanism
+    assert "correlated" not in words
+
+
 @pytest.mark.parametrize(("batches", "epochs", "epsilon"), [(20, 1, 1), (20, 1, 8), (20, 5, 4)])
 def test_the_recommended_noise_is_near_the_best_by_calibrated_noise(batches, epochs, epsilon):
     noise = recommended_noise(batches * epochs, batches, relation=RELATION, epsilon=epsilon, delta=DELTA)

@@ -83,19 +83,6 @@ def test_layers():
         assert 100 * first**2 + second**2 > 673_612
 
 
-@pytest.mark.parametrize(("rate", "noise"), [(0.1, 125.552), (0.01, 121.510), (0.001, 109.810)])
-def test_first_draw(rate, noise):
-    found = clip21_noise.first_draw_delta(2, sample_rate=rate, max_grad_norm=1, noise_std=noise, messages=1000)
-    assert found == pytest.approx(1e-5, rel=1e-3)
-    assert noise < 126.1
-
-
-def test_first_draw_at_rate_one_is_plain():
-    plain = gaussian_delta(clip21_noise.message_mu(max_grad_norm=1, noise_std=126.1, messages=1000), 2)
-    found = clip21_noise.first_draw_delta(2, sample_rate=1.0, max_grad_norm=1, noise_std=126.1, messages=1000)
-    assert found == pytest.approx(plain)
-
-
 def test_random_walk():
     settings = {"lr": 0.1, "noise_std": 2.0, "num_clients": 4, "steps": 100}
     assert clip21_noise.random_walk_variance(**settings) == pytest.approx(3283.50, rel=DIGITS)

@@ -271,7 +271,6 @@ def worlds_apart(privacy, absent):
     for data in (1e6, 0.0 if absent else -1e6):
         targets = torch.tensor([[data], [1.0], [-2.0]], dtype=torch.float64)
         run = simulation(QuadraticClients(targets), clip21(0.5), privacy=privacy, rounds=9, book=ledger())
-        run._noise.prepare = lambda privacy, asked: None
         start = torch.tensor([0.0], dtype=torch.float64)  # the same broadcast in both worlds: it is conditioned on
         sent = []
         for query in range(9):
@@ -317,7 +316,7 @@ def test_a_session_is_bound_to_its_settings(change):
 
 def test_every_parameter_of_a_client_has_noise_of_its_own():
     noise = RoundNoise(by_client=True)
-    noise.prepare(LocalPrivacy(mechanism=GAUSS), Asked(None, torch.ones(2, dtype=torch.bool)))
+    noise.prepare(Asked(None, torch.ones(2, dtype=torch.bool)))
     messages = {name: torch.zeros(2, 50, dtype=torch.float64) for name in ("weight", "bias")}
     found = noise({"all": messages}, {"all": 1.0}, Noise(lambda name: tacita.random.Key.insecure(0).stream(name)))
     assert not (found["all"]["weight"] == found["all"]["bias"]).any()
@@ -326,7 +325,7 @@ def test_every_parameter_of_a_client_has_noise_of_its_own():
 def test_a_clients_noise_follows_from_its_number_whoever_else_takes_part():
     """Of clients 1, 3 and 4 the message of 3 was lost: the others keep the streams of their numbers."""
     noise = RoundNoise(by_client=True)
-    noise.prepare(LocalPrivacy(mechanism=GAUSS), Asked(torch.tensor([1, 3, 4]), torch.tensor([True, False, True])))
+    noise.prepare(Asked(torch.tensor([1, 3, 4]), torch.tensor([True, False, True])))
     stream = tacita.random.Key.insecure(0).stream
     noise({"all": {"x": torch.zeros(2, 5, dtype=torch.float64)}}, {"all": 2.0}, Noise(stream))
     for sent, client in zip(noise.sent["x"], (1, 4), strict=True):

@@ -1,15 +1,18 @@
 """Bugs of federated clients: messages that are charged too little, lost messages, noise that tells or is too small."""
 
 import math
+from weakref import WeakKeyDictionary
 
-from tacita.federated import (
-    LocalPrivacy,
-)
+import torch
+
+from tacita.federated import LocalPrivacy, Simulation
+from tacita.federated.round_noise import Asked
 from tacita.oracles.payment import SessionPlan
 from tests.planted.plant import bug, put
 
 DIFFERENCE = "tests/federated/test_clipped_difference.py::"
 SIMULATION = "tests/federated/test_simulation.py::"
+TRUSTED = "tests/federated/test_trusted_server.py::"
 
 
 @bug(caught_by=[DIFFERENCE + "test_a_part_of_a_split_is_refused"])
@@ -35,3 +38,21 @@ def absent_clients_are_not_charged():
         return mechanism, noise_std, kind(relation=event.relation, max_contribution=less, noise_std=event.noise_std)
 
     put(LocalPrivacy, "resolved", resolved)
+
+
+@bug(caught_by=[TRUSTED + "test_a_client_is_in_the_rounds_of_one_group_whatever_happens"])
+def a_late_client_has_two_groups():
+    """A client whose message was lost is asked again in the next round, with the group whose turn it is."""
+    whole, late = Simulation._asked, WeakKeyDictionary()
+
+    def asked(self, query):
+        found = whole(self, query)
+        clients = torch.arange(self.problem.num_clients) if found.clients is None else found.clients
+        again = late.get(self, clients[:0])
+        late[self] = clients[~found.arrived]
+        again = again[~torch.isin(again, clients)]
+        both, order = torch.cat([clients, again]).sort()
+        arrived = torch.cat([found.arrived, torch.ones(len(again), dtype=torch.bool)])[order]
+        return Asked(both, arrived)
+
+    put(Simulation, "_asked", asked)

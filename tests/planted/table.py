@@ -15,7 +15,7 @@ from tests.planted.substitutions import Substitution, load
 PAGE = Path(__file__).parents[2] / "docs" / "pitfalls.md"
 HEAD = """# Ways that private training goes wrong
 
-*This page is generated from `tests/planted` by `make docs`.*
+*This page is generated from `tests/planted` by `make pages`.*
 
 Each row is a failure of a published library or paper, or of a prototype of ours. Beside it stands what makes it
 impossible here, and the bugs that are planted to see whether the tests would notice. Every [planted bug](#planted-bugs)

@@ -413,21 +413,6 @@ def test_growth_never_exceeds_the_ceiling_of_lemma_b_8():
     assert ratio[~late].min() < 1 / 3  # before 2 / (eta gamma) it may fail
 
 
-def test_one_noisy_step_decreases_the_objective_as_stated():
-    """f = |x|^2 / 2 is exact: the mean decrease over 10^6 noisy steps is the stated one, to 5 standard deviations."""
-    rng, lr, std = np.random.default_rng(0), 0.3, 0.8
-    x = np.array([1.0, 2.0])
-    after = x - lr * (x + std * rng.standard_normal((10**6, 2)))
-    decrease = (x @ x - np.square(after).sum(axis=1)) / 2
-    stated = saddle.expected_decrease(lr=lr, smoothness=1, grad_norm=math.sqrt(5), total_noise_variance=2 * std**2)
-    assert decrease.mean() > stated - 5 * decrease.std() / 1000
-    alpha = math.sqrt(5)
-    small = min(1, alpha**2 / (2 * std**2)) / 2
-    assert saddle.expected_decrease(
-        lr=small, smoothness=1, grad_norm=alpha, total_noise_variance=2 * std**2
-    ) >= small * alpha**2 / 4 * (1 - 1e-12)
-
-
 # -- choosing a point privately
 
 SELECTION = {
@@ -480,13 +465,3 @@ def test_the_curvature_tolerance_is_the_root_of_rho_alpha():
     found = saddle.curvature_tolerance(np.array([0.01, 0.1, 0.2]), 6)
     assert found == pytest.approx([0.244949, 0.774597, 1.09545], rel=DIGITS)
     assert saddle.curvature_tolerance(0.1, 9) == pytest.approx(0.948683, rel=DIGITS)
-
-
-def test_when_the_papers_scales_are_accurate():
-    """The second condition does not follow from the first."""
-    gradient, eigenvalue = saddle.paper_selection_needs(
-        max_grad_norm=1, smoothness=1, hessian_lipschitz=1e-3, initial_gap=1, dim=100
-    )
-    assert gradient == pytest.approx(0.4)
-    assert eigenvalue == pytest.approx(2 ** (4 / 3) * 100 * 100 ** (-1 / 6))
-    assert eigenvalue > gradient

@@ -103,3 +103,9 @@ def test_the_check_of_arrays(tmp_path):
 def test_a_wrong_structure_raises_in_the_check_too(table_of):
     with pytest.raises(DataStructureError, match="'x'"):
         check(table_of("p,y", "1,no"), Schema.loads(SCHEMA))
+
+
+def test_bytes_that_are_no_text_are_found(csv_file):
+    path = csv_file(b"a,b\n1,x\n2,y\0\n3,z\xe9\n4,x\n")
+    report = str(check(read_table(path), Schema()))
+    assert "b: 2 cells hold zero bytes, or bytes that are not utf-8: give --encoding (latin-1, say)" in report

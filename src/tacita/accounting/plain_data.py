@@ -48,6 +48,8 @@ class PlainData(ABC):
         super().__init_subclass__()
         if tag is not None:
             cls.tag, cls.kinds = tag, {}
+        if cls.tag in cls.__annotations__:
+            raise TypeError(f"{cls.__qualname__}: lines name its class under {cls.tag!r}. Give the field another name.")
         known = cls.kinds.get(cls.__name__)
         if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
             raise TypeError(
@@ -70,10 +72,11 @@ class PlainData(ABC):
             LedgerError: ``data`` has an unknown class, an unknown or missing field, a wrong type, or a value that the
                 class refuses.
         """
-        kind = cls._kind_of(data)
+        kind: Any = cls._kind_of(data)
         fields = _field_types(kind)
         given = set(data) - {cls.tag}
-        missing, unknown = sorted(_required(kind) - given), sorted(map(str, given - set(fields)))
+        required = {field.name for field in dataclasses.fields(kind) if field.default is dataclasses.MISSING}
+        missing, unknown = sorted(required - given), sorted(map(str, given - set(fields)))
         if missing or unknown:
             raise LedgerError(f"{kind.__name__}: missing fields {missing}, unknown fields {unknown}.")
         try:
@@ -89,8 +92,8 @@ class PlainData(ABC):
         if kind is None or inspect.isabstract(kind):
             known = sorted(name for name, kind in cls.kinds.items() if not inspect.isabstract(kind))
             raise LedgerError(
-                f"Unknown {cls.tag} {data[cls.tag]!r}; this version knows {', '.join(known)}. If it is a class of your "
-                "own, import its module before you read the ledger."
+                f"Unknown {cls.tag} {data[cls.tag]!r}. If it is a class of your own, import its module before you read "
+                f"the ledger; this version knows {', '.join(known)}."
             )
         return typing.cast(type[Self], kind)
 
@@ -115,10 +118,6 @@ def _encode(value: Any) -> Any:
 def _field_types(kind: type[Any]) -> dict[str, Any]:
     hints = typing.get_type_hints(kind)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
-
-
-def _required(kind: type[Any]) -> set[str]:
-    return {field.name for field in dataclasses.fields(kind) if field.default is dataclasses.MISSING}
 
 
 def _decode(name: str, value: Any, wanted: Any) -> Any:

@@ -22,8 +22,9 @@ from tacita.errors import TacitaError
 
 BAD_INPUT, INTERNAL, INTERRUPTED, NO_READER = 2, 70, 130, 141
 EXIT_CODES = {  # docs/statement.md has the same table
-    0: "done; of train, statement, show and report: there is a guarantee, and the verdict says under which conditions",
-    NO_GUARANTEE: "no guarantee: not private, changed or unfinished; or an audit refuted a claim",
+    0: "done; of train, statement, show, verify and report: there is a guarantee, and the verdict says under which "
+    "conditions",
+    NO_GUARANTEE: "no guarantee: not private, changed, not signed or unfinished; or an audit refuted a claim",
     BAD_INPUT: "a setting or the structure of a file is wrong",
     INTERNAL: "an internal error",
     INTERRUPTED: "interrupted; the same command continues",
@@ -48,6 +49,9 @@ MISSING = {  # a required argument -> what to give
     "--steps": "--steps NUMBER, the number of noisy gradients",
     "--sample-rate": "--sample-rate NUMBER, the chance of a record to be in a step",
     "--noise-multiplier": "--noise-multiplier NUMBER, the noise over the sensitivity",
+    "--key": "--key FILE, your Ed25519 private key",
+    "--signer": "--signer NAME, who signs",
+    "--public-key": "--public-key FILE, the signer's Ed25519 public key",
     "CONFIG": "the folder of a run, or its config.toml",
     "--epsilon": f"--epsilon NUMBER; {NEVER_CHOSEN}",
     "--delta": f"--delta NUMBER, well below 1 / (number of records); {NEVER_CHOSEN}",
@@ -101,6 +105,14 @@ COMMANDS = {
     "report": (
         "tacita.cli.report:report",
         "Write a page about finished runs: verdict and signature, charts with their numbers, the whole statement.",
+    ),
+    "sign": (
+        "tacita.cli.signing:sign",
+        "Sign a finished run with an Ed25519 key, after all checks of tacita statement.",
+    ),
+    "verify": (
+        "tacita.cli.signing:verify",
+        "Verify a finished run and its signature. Exit code 1 unless it is private, unchanged and signed with the key.",
     ),
     "epsilon": (
         "tacita.cli.calculators:epsilon_of",

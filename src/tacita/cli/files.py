@@ -104,7 +104,7 @@ def schema(
     Example: tacita schema adult.csv > adult.toml
 
     Args:
-        data: The table: CSV (compressed or not), Parquet or NPZ.
+        data: The table: CSV or JSON lines (compressed or not), Parquet or NPZ.
         target: The column to predict.
     """
     from tacita.tables.drafting import draft
@@ -130,7 +130,7 @@ def check(
     Example: tacita check adult.csv --schema adult.toml
 
     Args:
-        data: The table: CSV (compressed or not), Parquet or NPZ.
+        data: The table: CSV or JSON lines (compressed or not), Parquet or NPZ.
         schema: TOML file with what is declared; without it, only what the file itself shows is checked.
         target: The column to predict.
     """

@@ -65,7 +65,7 @@ def train(
     With --sweep grid.toml it trains several times and keeps the best model; epsilon includes the price of that choice.
 
     Args:
-        data: The table: CSV (compressed or not), Parquet or NPZ.
+        data: The table: CSV or JSON lines (compressed or not), Parquet or NPZ.
         config: A run's config.toml, for all settings that are not given here; [about] is a table of its own in it.
         trust_code: Import and call the model's code that --config names; code that --model names needs no such flag.
         quiet: Show no progress on standard error.

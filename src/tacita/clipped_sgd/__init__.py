@@ -21,7 +21,6 @@ from tacita.clipped_sgd.noise import (
     one_pass_noise,
     sum_noise_std,
     theta_noise,
-    theta_noise_of_finite_sum,
 )
 from tacita.clipped_sgd.plan_setting import PlanSetting, no_theorem
 from tacita.clipped_sgd.planner import ClippedSGDPlan, OracleSettings, PlannedTheorem, plan_dp_clipped_sgd
@@ -72,5 +71,4 @@ __all__ = [
     "rule_of_thumb",
     "sum_noise_std",
     "theta_noise",
-    "theta_noise_of_finite_sum",
 ]

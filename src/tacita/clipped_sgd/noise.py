@@ -121,21 +121,6 @@ def theta_noise(
 
 
 @checked()
-def theta_noise_of_finite_sum(
-    *, epsilon: ArrayLike, delta: ArrayLike, max_grad_norm: ArrayLike, steps: ArrayLike, sample_rate: ArrayLike
-) -> Numbers:
-    r"""Return the paper's order of magnitude for the noise of the sum in a finite-sum problem. **Not a guarantee.**
-
-    :math:`\Theta\big(\frac{q C}{\epsilon}\sqrt{K \ln(1/\delta)}\big)` with the hidden constant 1. The paper quotes it
-    from Abadi et al. (2016), for Poisson sampling at rate q. It is meant only where epsilon is of order :math:`q^2 K`,
-    which is 1 / n for one epoch of batches of one.
-    """
-    k, d = _arrays.positive("steps", steps), _arrays.positive("delta", delta)
-    q = _arrays.probability("sample_rate", sample_rate)
-    return _arrays.plain(q * np.asarray(max_grad_norm) / np.asarray(epsilon) * np.sqrt(k * np.log(1 / d)))
-
-
-@checked()
 def advanced_composition_noise(*, epsilon: float, delta: float, max_grad_norm: float, queries: int) -> float:
     r"""Return the noise of the sum that the paper's accounting requires, for queries of sensitivity C.
 

@@ -96,10 +96,11 @@ def choose_strategy(
 ) -> tuple[Strategy, str]:
     """Return the strategy with the least predicted error, and the choice in words for a statement.
 
-    With "auto" another strategy than Poisson sampling with independent noise must have an error that is 5 % less.
+    Unless noise is "correlated", another strategy than Poisson sampling with independent noise must have an error that
+    is 5 % less.
 
     Args:
-        noise: "correlated", or "auto" to choose between it and independent noise.
+        noise: "independent", for Poisson sampling or epochs by secret coin; "correlated"; or "auto" for the best.
         poisson: The usual sampling. The others draw a record as often, up to a whole number of batches an epoch.
         queries_for: Sampler -> planned queries.
         relation: The neighboring relation.
@@ -119,12 +120,12 @@ def choose_strategy(
         words="independent, Poisson sampling", sampler=poisson, form=GaussianMechanism, queries=queries_for(poisson)
     )
     errors = {usual: usual.error(relation, epsilon, delta, alongside)}
-    if noise == "auto" and 1 < batches <= EPOCHS_UP_TO:
+    if noise != "correlated" and 1 < batches <= EPOCHS_UP_TO:
         epochs = ShuffledEpochsSampler(batches_per_epoch=batches, num_records=num_records, assignment="coin")
         words = f"independent, {batches} batches an epoch by secret coin"
         strategy = Strategy(words=words, sampler=epochs, form=GaussianMechanism, queries=queries_for(epochs))
         errors[strategy] = strategy.error(relation, epsilon, delta, alongside)
-    if batches > 1:
+    if batches > 1 and noise != "independent":
         target = {"relation": relation, "epsilon": epsilon, "delta": delta}
         cyclic = CyclicSampler(batches_per_cycle=batches, num_records=num_records, assignment="coin")
         queries = queries_for(cyclic)
@@ -133,7 +134,7 @@ def choose_strategy(
         strategy = Strategy(words=words, sampler=cyclic, form=form, queries=queries)
         shared = errors[usual] / usual.error(relation, epsilon, delta) if alongside else 1.0
         errors[strategy] = shared * strategy.left(noise_std)
-    if batches > 2:
+    if batches > 2 and noise != "independent":
         form = recommended_noise(queries_for(poisson), batches, **target, banded_matrix=True)
         rate = float(simplest_fraction(poisson.sample_rate) * form.bands)
         sampler = CyclicSampler(
@@ -144,7 +145,7 @@ def choose_strategy(
         errors[strategy] = strategy.error(relation, epsilon, delta, alongside)
     _, *others = errors
     best = min(others, key=errors.__getitem__, default=usual)
-    if noise == "auto" and errors[best] > WORTH * errors[usual]:
+    if noise != "correlated" and errors[best] > WORTH * errors[usual]:
         best = usual
     compared = "; ".join(f"{errors[one] / errors[usual]:.2f} ({one.words})" for one in others)
     over = "over that of Poisson sampling with independent noise" if others else "needs two batches an epoch to differ"

@@ -13,13 +13,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tacita import _arrays
-from tacita._domains import NON_NEGATIVE, POSITIVE, checked
-from tacita.accounting import gaussian_delta, gaussian_mu
+from tacita._domains import POSITIVE, checked
+from tacita.accounting import gaussian_mu
 
 __all__ = [
     "classic_noise_std",
     "clipped_samples_sensitivity",
-    "first_draw_delta",
     "layer_noise_stds",
     "message_mu",
     "message_noise_std",
@@ -104,23 +103,6 @@ def layer_noise_stds(thresholds: Sequence[float], sizes: Sequence[int], *, messa
     """
     c, root = _arrays.positive("thresholds", thresholds), np.sqrt(_arrays.positive("sizes", sizes))
     return np.sqrt(c / root * 4 * messages * (c * root).sum() / mu**2)
-
-
-@checked(epsilon=NON_NEGATIVE, noise_std=POSITIVE)
-def first_draw_delta(
-    epsilon: float, *, sample_rate: float, max_grad_norm: float, noise_std: float, messages: int
-) -> float:
-    r"""Return delta if records enter by Poisson sampling. A record costs nothing before it is drawn for the first time.
-
-    :math:`\sum_{j=1}^T q(1-q)^{j-1}\, \delta_G(\epsilon;\, 2C\sqrt{T-j+1}/\sigma_\omega)`. This is the only saving from
-    sampling that is proved, and it is small.
-    """
-    q = sample_rate
-    total = 0.0
-    for j in range(1, messages + 1):
-        mu = message_mu(max_grad_norm=max_grad_norm, noise_std=noise_std, messages=messages - j + 1)
-        total += q * (1 - q) ** (j - 1) * gaussian_delta(mu, epsilon)
-    return total
 
 
 @checked()

@@ -17,7 +17,16 @@ from tacita.federated.clipped_difference import ClippedDifference, ClippedMean, 
 from tacita.gradients.engine import Shapes
 from tacita.ledger import Ledger, Session
 from tacita.mechanisms import CalibratedGaussian, GaussianMechanism, Mechanism
-from tacita.sampling import FullBatchSampler, PoissonSampler, Sampler
+from tacita.sampling import (
+    CyclicSampler,
+    DisjointSampler,
+    FullBatchSampler,
+    PoissonSampler,
+    Sampler,
+    ShuffledEpochsSampler,
+)
+
+ASSIGNED = (CyclicSampler, DisjointSampler, ShuffledEpochsSampler)  # by number, too, nobody decides about another
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +48,10 @@ class FederatedPrivacy(ABC):
     """Who is trusted with what, and the noise that follows.
 
     Attributes:
-        mechanism: A ``GaussianMechanism``, or a ``CalibratedGaussian``.
+        mechanism: The noise, or a ``CalibratedGaussian``.
     """
 
-    mechanism: GaussianMechanism | CalibratedGaussian
+    mechanism: Mechanism | CalibratedGaussian
 
     @abstractmethod
     def expected_clients(self, num_clients: int) -> float:
@@ -63,6 +72,15 @@ class FederatedPrivacy(ABC):
     @abstractmethod
     def _sampler(self, num_clients: int) -> Sampler:
         """Return how the units of the guarantee enter a round."""
+
+    def _prepared(self, mechanism: Mechanism, noise_std: dict[str, float]) -> Mechanism:
+        """Return the mechanism that a round uses; by default clients add Gaussian noise of their own."""
+        if not isinstance(mechanism, GaussianMechanism):
+            raise TypeError(
+                f"mechanism must be a GaussianMechanism with {type(self).__name__}, got {type(mechanism).__name__}: "
+                "clients that add noise of their own are charged for every round."
+            )
+        return mechanism
 
     def resolved(
         self,
@@ -88,6 +106,8 @@ class FederatedPrivacy(ABC):
             self._estimator(algorithm),
             self._sampler(num_clients),
         )
+        if sampler.max_queries is not None and rounds > sampler.max_queries:
+            raise ValueError(f"rounds must be <= {sampler.max_queries} with {sampler!r}, got {rounds}.")
 
         def event(mechanism: Mechanism) -> Event:
             return estimator.session_event(mechanism, sampler, relation, shapes)
@@ -97,9 +117,10 @@ class FederatedPrivacy(ABC):
             at = mechanism.at
             beside = ledger.spends(None, before=session)
             mechanism = mechanism.resolve(lambda noise: event(at(noise)), relation, rounds, beside)
-        if not isinstance(mechanism, GaussianMechanism):
-            raise TypeError(f"mechanism must be a GaussianMechanism, got {type(mechanism).__name__}.")
-        return mechanism, estimator.noise_std(mechanism, relation, shapes), event(mechanism)
+        if not isinstance(mechanism, Mechanism):
+            raise TypeError(f"mechanism must be a Mechanism or a CalibratedGaussian, got {type(mechanism).__name__}.")
+        noise_std = estimator.noise_std(mechanism, relation, shapes)
+        return self._prepared(mechanism, noise_std), noise_std, event(mechanism)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,16 +175,38 @@ class TrustedServer(FederatedPrivacy):
     which amplifies: whoever is absent keeps its state, and nobody is shown who took part. The number of clients is
     public, because it divides the sum, so add_or_remove_one is refused.
 
+    With ``sampler`` the server draws who takes part in another way. With a :class:`~tacita.CyclicSampler` each client
+    is in one group for the whole session, and the groups take turns, so that the noise may be a
+    :class:`~tacita.CorrelatedGaussian`. The group follows from the client's number and the session's own key alone:
+    it is the same after a crash, a checkpoint or a lost message, and a message that was lost is not asked again before
+    the group's next turn.
+
     Attributes:
         mechanism: The noise of the sum; it does not depend on who takes part.
         sample_rate: The chance of a client to take part in a round, in (0, 1].
+        sampler: Who takes part in a round, in place of ``sample_rate``: a sampler of records, with clients as the
+            records, but for fixed sizes and a ``max_batch_size``, for which nothing is proved of clients that remember.
     """
 
-    mechanism: GaussianMechanism | CalibratedGaussian
+    mechanism: Mechanism | CalibratedGaussian
     sample_rate: float = 1.0
+    sampler: Sampler | None = None
 
     def __post_init__(self) -> None:
         _validate.probability("sample_rate", self.sample_rate)
+        if self.sampler is None:
+            return
+        if self.sample_rate != 1:
+            raise ValueError("sample_rate must be left out where a sampler draws who takes part.")
+        if self.sampler.law.absence_moves_others and not isinstance(self.sampler, ASSIGNED):
+            raise UnsupportedEventError(
+                f"sampler must draw each client by coins of its own, or by number, with a TrustedServer, got "
+                f"{self.sampler!r}: no guarantee is proved where one client's part in a round decides about another's, "
+                "because clients remember in which rounds they were. Use PoissonSampler without a max_batch_size, "
+                "ShuffledEpochsSampler or CyclicSampler."
+            )
+        if self.sampler.max_rows_per_unit != 1:
+            raise ValueError(f"sampler must draw clients, each of which is a unit, got {self.sampler!r}.")
 
     def expected_clients(self, num_clients: int) -> float:
         return self._sampler(num_clients).expected_batch_size
@@ -180,9 +223,23 @@ class TrustedServer(FederatedPrivacy):
         return ClippedSum(algorithm.clipper)
 
     def _sampler(self, num_clients: int) -> Sampler:
+        if self.sampler is not None:
+            if self.sampler.num_records != num_clients:
+                raise ValueError(
+                    f"num_records of the sampler must be the number of clients, {num_clients}, got {self.sampler!r}."
+                )
+            return self.sampler
         if self.sample_rate == 1:
             return FullBatchSampler(num_records=num_clients)
         return PoissonSampler(sample_rate=self.sample_rate, num_records=num_clients)
+
+    def draws(self, num_clients: int) -> Sampler | None:
+        """Return what draws the clients of a round; ``None`` if all take part in each."""
+        sampler = self._sampler(num_clients)
+        return None if isinstance(sampler, FullBatchSampler) else sampler
+
+    def _prepared(self, mechanism: Mechanism, noise_std: dict[str, float]) -> Mechanism:
+        return mechanism.on(None, noise_std)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The noise of a simulated round: one draw of the variance of all messages that arrived, or every client's own.
+"""The noise that clients add in a simulated round: one draw of the variance of all messages, or every client's own.
 
 Place: mechanisms -> [federated.round_noise] -> released sums.
 """
@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from tacita.accounting import Event
-from tacita.federated.privacy import FederatedPrivacy, TrustedServer
 from tacita.mechanisms.paid_noise import check_gaussian_noise
 
 Blocks = Mapping[str, Mapping[str, Tensor]]
@@ -31,7 +30,7 @@ class Asked:
 
 
 class RoundNoise:
-    """Adds a round's noise: one draw of the variance of all of them, or every client's own.
+    """Adds the clients' noise: one draw of the variance of all messages that arrived, or every client's own.
 
     Args:
         by_client: Whether every client has a stream of its own, and values come one row a client.
@@ -45,12 +44,12 @@ class RoundNoise:
         self._scale = 0.0
         self.sent: dict[str, Tensor] = {}  # the noisy messages of the last round, if each has noise of its own
 
-    def prepare(self, privacy: FederatedPrivacy, asked: Asked) -> None:
-        """Take over who sends noise: every client whose message arrives, or the server once."""
+    def prepare(self, asked: Asked) -> None:
+        """Take over who sends noise: every client whose message arrives."""
         numbers = torch.arange(len(asked.arrived)) if asked.clients is None else asked.clients
         self._numbers = numbers[asked.arrived].tolist()
         self.sent = {}
-        self._scale = 1.0 if isinstance(privacy, TrustedServer) else math.sqrt(len(self._numbers))
+        self._scale = math.sqrt(len(self._numbers))
 
     def check_paid(
         self, event: Event, noise_std: Mapping[str, float], contribution: Mapping[str, float] | None

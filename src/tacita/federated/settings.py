@@ -7,6 +7,7 @@ import msgspec
 
 from tacita import _validate
 from tacita.accounting import NeighboringRelation
+from tacita.correlated import Noise, Strategy, choose_strategy
 from tacita.federated.algorithm_settings import (
     AlgorithmName,
     build_algorithm,
@@ -18,7 +19,8 @@ from tacita.federated.algorithm_settings import (
 from tacita.federated.algorithms import FederatedAlgorithm
 from tacita.federated.privacy import FederatedPrivacy, LocalPrivacy, RecordPrivacy, TrustedServer
 from tacita.federated.server_adam import ServerAdam
-from tacita.mechanisms import CalibratedGaussian
+from tacita.mechanisms import CalibratedGaussian, GaussianMechanism
+from tacita.sampling import PoissonSampler
 
 OF_RECORDS = ("max_sample_norm", "divisor")  # what a guarantee for single records needs
 MOST_ROUNDS = 10**9  # each has its line in the ledger
@@ -55,6 +57,11 @@ class SimulationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         clients_per_round: Clients that are asked in a round, with trust in clients alone.
         sample_rate: Chance of a client to take part, with a trusted server; with the unit "record" that of a record to
             be drawn in a round.
+        noise: With a trusted server and a ``sample_rate`` below 1, how clients are drawn and which noise is added, the
+            choice with the least predicted error (:func:`~tacita.correlated.choose_strategy`): "independent" noise,
+            with secret coins in each round or one secret round of each epoch; "correlated" noise, with groups of
+            clients that take turns; or "auto" for the best of both. Rounds of an epoch, and groups, are 1 over
+            ``sample_rate``, rounded.
         max_sample_norm, divisor: Threshold of one record's gradient, and public divisor of a client's sum, for the unit
             "record".
         total_weight: Public divisor of the sum of the clients' weights; without it all clients count alike.
@@ -89,6 +96,7 @@ class SimulationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     split_seed: int = 0
     clients_per_round: int | None = None
     sample_rate: float = 1.0
+    noise: Noise = "independent"
     max_sample_norm: float | None = None
     divisor: float | None = None
     total_weight: float | None = None
@@ -126,6 +134,11 @@ class SimulationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
             raise ValueError("clients_per_round needs trust = 'clients': a trusted server samples by sample_rate.")
         if self.sample_rate != 1 and self.trust == "clients" and self.unit == "client":
             raise ValueError("sample_rate needs trust = 'server' or unit = 'record': else everyone sees who sends.")
+        if self.noise != "independent" and not self.samples_clients:
+            raise ValueError(
+                f"noise = {self.noise!r} needs trust = 'server' and a sample_rate below 1: a client must rest between "
+                "its rounds, and one that adds noise of its own is charged for every round."
+            )
         if self.algorithm == "released-shift-sgdm" and (self.trust == "server" or self.total_weight is not None):
             raise ValueError(
                 "algorithm = 'released-shift-sgdm' needs trust = 'clients' and no total_weight: each client feeds back "
@@ -184,9 +197,33 @@ class SimulationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         """Return the algorithm that is named."""
         return build_algorithm(self)
 
-    def build_privacy(self) -> FederatedPrivacy:
-        """Return who is trusted, with noise that is calibrated for epsilon and delta."""
-        mechanism = CalibratedGaussian(target_epsilon=self.epsilon, target_delta=self.delta)
+    @property
+    def samples_clients(self) -> bool:
+        """Whether a trusted server draws who takes part in a round."""
+        return self.trust == "server" and self.sample_rate < 1
+
+    def choose_strategy(self, num_clients: int) -> tuple[Strategy, str]:
+        """Return how a trusted server draws its clients, and its noise, and the choice in words for the statement."""
+        return choose_strategy(
+            self.noise,
+            PoissonSampler(sample_rate=self.sample_rate, num_records=num_clients),
+            lambda sampler: self.rounds,
+            relation=self.neighboring_relation,
+            epsilon=self.epsilon,
+            delta=self.delta,
+        )
+
+    def build_privacy(self, strategy: Strategy | None = None) -> FederatedPrivacy:
+        """Return who is trusted, with noise that is calibrated for epsilon and delta.
+
+        Args:
+            strategy: How a trusted server draws its clients, and its noise; ``None`` for a coin in each round, and
+                independent noise.
+        """
+        form = GaussianMechanism if strategy is None else strategy.form
+        mechanism = CalibratedGaussian(target_epsilon=self.epsilon, target_delta=self.delta, form=form)
+        if self.trust == "server" and strategy is not None:
+            return TrustedServer(mechanism=mechanism, sampler=strategy.sampler)
         if self.trust == "server":
             return TrustedServer(mechanism=mechanism, sample_rate=self.sample_rate)
         if self.max_sample_norm is not None and self.divisor is not None:

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from tacita._npz import read_arrays
+from tacita.correlated import Strategy
 from tacita.errors import DataStructureError, ResumeError
 from tacita.federated.problems import LogisticClients
 from tacita.federated.settings import SimulationSettings
@@ -98,18 +99,22 @@ def run_simulation(settings: SimulationSettings, progress: Callable[[float], Non
         raise ResumeError(f"output must be a new folder, or that of an unfinished simulation, got {settings.output!r}.")
     problem = read_clients(settings)
     weights = read_weights(settings, problem.num_clients)
+    strategy, chosen = None, list[str]()
+    if settings.samples_clients:
+        strategy, words = settings.choose_strategy(problem.num_clients)
+        chosen.append(words)
     if not unfinished:  # what is refused when a simulation is built leaves no folder
-        _built(settings, problem, weights, _ledger(settings), Randomness.system())
+        _built(settings, strategy, problem, weights, ledger=_ledger(settings), randomness=Randomness.system())
     folder.create()
     randomness = Randomness.load(folder.key) if unfinished else Randomness.system()
     randomness.save(folder.key)  # before there is a ledger, so that a run that is killed from here on is continued
     ledger = _ledger(settings, folder)
     try:
-        simulation = _built(settings, problem, weights, ledger, randomness)
+        simulation = _built(settings, strategy, problem, weights, ledger=ledger, randomness=randomness)
         if unfinished and folder.checkpoint.exists():
             simulation.load(folder.checkpoint)
         _train(folder, simulation, progress)
-        _publish(ledger, simulation, settings)
+        _publish(ledger, simulation, settings, chosen)
     finally:
         ledger.close()
     return _tidied(folder)
@@ -123,8 +128,10 @@ def _ledger(settings: SimulationSettings, folder: RunFolder | None = None) -> Le
 
 def _built(
     settings: SimulationSettings,
+    strategy: Strategy | None,
     problem: LogisticClients,
     weights: torch.Tensor | None,
+    *,
     ledger: Ledger,
     randomness: Randomness,
 ) -> Simulation:
@@ -132,7 +139,7 @@ def _built(
     return Simulation(
         problem,
         settings.build_algorithm(),
-        privacy=settings.build_privacy(),
+        privacy=settings.build_privacy(strategy),
         ledger=ledger,
         rounds=settings.rounds,
         loss_rate=settings.loss_rate,
@@ -155,7 +162,7 @@ def _train(folder: RunFolder, simulation: Simulation, progress: Callable[[float]
         simulation.run(min(EVERY, simulation.remaining_rounds), progress=progress)
 
 
-def _publish(ledger: Ledger, simulation: Simulation, settings: SimulationSettings) -> None:
+def _publish(ledger: Ledger, simulation: Simulation, settings: SimulationSettings, chosen: list[str]) -> None:
     """Write model and statement, and end the ledger with their hashes."""
     if not simulation.session.closed:
         simulation.session.close()
@@ -166,6 +173,7 @@ def _publish(ledger: Ledger, simulation: Simulation, settings: SimulationSetting
             ledger,
             settings.delta,
             num_units=clients if settings.unit == "client" else None,
+            chosen_by_tacita=chosen,
             caveats=protected_from(simulation, settings.delta),
             model=f"{settings.algorithm} on logistic regression, {settings.rounds} rounds",
             task="classification",

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,7 +39,7 @@ class Round:
         query: Its number in the session.
         total: The noisy sum of the messages that arrived, by parameter name.
         divisor: The public divisor of the sum.
-        arrived: Number of messages that arrived; ``None`` if participation is hidden.
+        arrived: Number of messages that arrived; ``None`` if a trusted server draws who takes part.
     """
 
     query: int
@@ -124,10 +123,12 @@ class Simulation:
             )
         if stream_per_client and isinstance(privacy, TrustedServer):
             raise ValueError("stream_per_client needs LocalPrivacy: a trusted server adds its own noise, once.")
+        self._draws = privacy.draws(problem.num_clients) if isinstance(privacy, TrustedServer) else None
         self._noise = RoundNoise(stream_per_client)
         payment = Payment(ledger, purpose, settings, session, None, self.randomness, reservation=reservation)
         paying = payment.session_for("simulation", event, planned_queries=self.rounds, part=None, bound=self.settings)
-        self._gate = ReleaseGate(paying, self._noise, self.noise_std, self.randomness, reservation)
+        adds_noise = self.mechanism if isinstance(privacy, TrustedServer) else self._noise
+        self._gate = ReleaseGate(paying, adds_noise, self.noise_std, self.randomness, reservation)
         first = {name: torch.zeros(shape, dtype=problem.dtype) for name, shape in problem.shapes.items()}
         given = {name: x.detach().clone().to(problem.dtype) for name, x in (params or first).items()}
         if {name: x.shape for name, x in given.items()} != dict(problem.shapes):
@@ -205,7 +206,7 @@ class Simulation:
                 messages, following = self._messages(server, asked, query)
                 weighted = self._weights.times(messages, asked.clients)
                 arrived = {name: _rows(message, asked) for name, message in weighted.items()}
-                self._noise.prepare(self.privacy, asked)
+                self._noise.prepare(asked)
                 return self._values(arrived), (asked, following)
 
             query, released, (asked, following) = answer(self._gate, bounded)
@@ -213,18 +214,16 @@ class Simulation:
         # ---- below the line: may be logged, reused, published ----
         total = {name: noisy for block in released.values() for name, noisy in block.items()}
         self.server = self.algorithm.receive(server, {name: x / self.divisor for name, x in total.items()})
-        hidden = isinstance(self.privacy, TrustedServer) and self.privacy.sample_rate < 1
-        return Round(query, total, self.divisor, None if hidden else int(asked.arrived.sum()))
+        return Round(query, total, self.divisor, None if self._draws is not None else int(asked.arrived.sum()))
 
     def _asked(self, query: int) -> Asked:
-        """Draw who takes part, and whose message is lost."""
-        n, coins = self.problem.num_clients, self._gate.query_stream("clients", query)
-        clients = None
-        if isinstance(self.privacy, TrustedServer):
-            if self.privacy.sample_rate < 1:
-                clients = torch.from_numpy(np.flatnonzero(coins.bernoulli(n, self.privacy.sample_rate)))
+        """Draw who takes part, and whose message is lost. Nobody else's message is made, in this round or later."""
+        n, clients = self.problem.num_clients, None
+        if self._draws is not None:
+            clients = torch.from_numpy(self._draws.draw(query, self._gate.coins, n))
         elif self.privacy.expected_clients(n) < n:
-            clients = torch.from_numpy(coins.choice(n, int(self.privacy.expected_clients(n))))
+            asked = self._gate.query_stream("clients", query).choice(n, int(self.privacy.expected_clients(n)))
+            clients = torch.from_numpy(asked)
         taking_part = n if clients is None else len(clients)
         lost = self._gate.query_stream("lost", query).bernoulli(taking_part, self.loss_rate)
         return Asked(clients, torch.from_numpy(~lost))

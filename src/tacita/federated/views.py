@@ -8,13 +8,17 @@ docs/derivations/clip21.md, section 5.
 import math
 
 from tacita.accounting import FullBatchLaw, Spend, epsilon, gaussian_sum_event
-from tacita.federated.privacy import LocalPrivacy, RecordPrivacy
+from tacita.federated.privacy import LocalPrivacy, RecordPrivacy, TrustedServer
 from tacita.federated.simulation import Simulation
 from tacita.ledger.text_lines import rounded_up
 
 ONE_MACHINE = (
     "This federation was simulated on one machine, which saw all data. The guarantee is about the released models, and "
     "about what a real server would have seen in place of the machine."
+)
+DRAWN = (
+    "The server draws who takes part in a round, and shows it to nobody. It adds up no other client's message; a "
+    "client whose message was lost waits for its next turn."
 )
 SECURE_AGGREGATION = (
     "Nothing is stated for secure aggregation: it rounds every message to integers, and a sum of rounded messages is "
@@ -54,9 +58,11 @@ def protected_from(simulation: Simulation, delta: float) -> list[str]:
     """Return sentences for the statement: against whom the ledger's guarantee holds, and against whom it does not."""
     privacy = simulation.privacy
     if not isinstance(privacy, LocalPrivacy | RecordPrivacy):
+        drawn = isinstance(privacy, TrustedServer) and privacy.draws(simulation.problem.num_clients) is not None
         return [
             "The guarantee is against whoever sees the released models. The server is trusted: it sees every message "
             "without noise, and nothing is guaranteed against it.",
+            *([DRAWN] if drawn else []),
             ONE_MACHINE,
         ]
     unit = "all data of a client" if isinstance(privacy, LocalPrivacy) else "one record of a client"

@@ -113,11 +113,15 @@ def read(data: bytes) -> LedgerLines:
 
 def _parse(line: bytes) -> Entry | None:
     try:
-        entry = json.loads(line)
+        entry = json.loads(line, parse_constant=_no_constant)
         whole = isinstance(entry, dict) and canonical(entry) == line  # refuses repeated keys, too
     except (ValueError, RecursionError):
         return None
     return entry if whole else None
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON.")  # another reader could not read such a line
 
 
 def find_fault(lines: list[bytes], entries: list[Entry]) -> str:

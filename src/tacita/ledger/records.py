@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from tacita.accounting.composition import Filter
 
 SHARE = "share"  # the purpose of a share's own record
-_PLAIN_NAME = re.compile(r"\w[\w. +-]*", re.ASCII)  # no folder, no drive: the file stands beside the ledger
+_PLAIN = r"\w[\w. +-]*"
+_PLAIN_PATH = re.compile(
+    rf"{_PLAIN}(/{_PLAIN})*", re.ASCII
+)  # no drive, no way up: beside the ledger, or in a folder there
 _LONGEST_REASON = 500  # characters
 
 
@@ -131,7 +134,7 @@ class Seal:
     anchor.
 
     Attributes:
-        files: SHA-256 by file name, of files in the ledger's folder.
+        files: SHA-256 by file name, of files in the ledger's folder; with slashes, in folders below it.
         statement: SHA-256 of the statement's fields, as canonical JSON.
         after: How far the ledger had come before the seal; the statement holds the same.
     """
@@ -142,8 +145,8 @@ class Seal:
 
     def __post_init__(self) -> None:
         for name, digest in self.files.items():
-            if not _PLAIN_NAME.fullmatch(name):
-                raise ValueError(f"a sealed file must have a plain name, without its folder, got {name!r}.")
+            if not _PLAIN_PATH.fullmatch(name):
+                raise ValueError(f"a sealed file must have a plain name, or a path of such names, got {name!r}.")
             if not (isinstance(digest, str) and len(digest) == 64):
                 raise ValueError(f"files must give the SHA-256 of {name!r} in hexadecimal.")
 

@@ -17,6 +17,38 @@ GIVEN = {  # what whoever makes the run may say of it -> its name on the page
     "recipients": "Recipients",
     "retention": "Retention",
 }
+TO_SIGN = ("responsible", "contact", "purpose")  # of GIVEN: who answers, whom to ask, and what for
+
+NOT_VERIFIED = (
+    "What was given or declared (people, purpose, data set, bounds, public files), what else was done with the same "
+    "data, and that nobody rewrote the ledger with all copies of its last hash. Whoever signs answers for these."
+)
+
+
+def missing_to_sign(fields: Fields) -> list[str]:
+    """Return the names of what a statement must say before somebody can sign it, and does not.
+
+    Example:
+        >>> missing_to_sign({"about": {"responsible": "Ward analytics", "purpose": " "}})
+        ['contact', 'purpose']
+    """
+    about = fields.get("about")
+    said = about if isinstance(about, Mapping) else {}
+    return [name for name in TO_SIGN if not (isinstance(said.get(name), str) and said[name].strip())]
+
+
+def not_to_be_signed(fields: Fields) -> str:
+    """Say what keeps a statement from being signed; empty if nothing does.
+
+    Example:
+        >>> not_to_be_signed({"about": {"responsible": "Ward analytics", "purpose": "to plan beds"}})
+        'NOT TO BE SIGNED: contact is not given, so that nobody would answer for it.'
+        >>> not_to_be_signed({"about": dict.fromkeys(TO_SIGN, "given")})
+        ''
+    """
+    missing = missing_to_sign(fields)
+    words = f"NOT TO BE SIGNED: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not given"
+    return f"{words}, so that nobody would answer for it." if missing else ""
 
 
 def _run(fields: Fields) -> Iterator[Words]:
@@ -47,11 +79,25 @@ def _data(fields: Fields) -> str:
     return f"{'; '.join(parts) or 'nothing was said'}."
 
 
-def _files(fields: Fields) -> Iterator[Words]:
+def _signature(fields: Fields) -> Iterator[Words]:
+    yield row(
+        "Verified",
+        'by "tacita statement": that the ledger\'s lines follow from each other up to its last known hash, that the '
+        "numbers of the guarantee follow from the ledger, and that the files beside it are those of its seal, if it "
+        "has one.",
+    )
+    yield row("Not verified", NOT_VERIFIED)
+    yield Words("")
+    lines = "Name: ____________________   Date: ______________   Signature: ____________________"
+    yield Words(not_to_be_signed(fields) or lines)
+
+
+def files_in_words(fields: Fields) -> dict[str, str]:
+    """Say which files may leave, and which never; empty if nothing was said of that."""
     policy = fields.get("files_policy")
-    if isinstance(policy, Mapping):
-        yield row("May leave", f"{', '.join(policy['may_leave'])}.")
-        yield row("Never", f"{'; '.join(policy['never'])}.")
+    if not isinstance(policy, Mapping):
+        return {}
+    return {"May leave": f"{', '.join(policy['may_leave'])}.", "Never": f"{'; '.join(policy['never'])}."}
 
 
 def _columns(fields: Fields) -> Iterator[Words]:
@@ -156,8 +202,9 @@ def check_about(about: object) -> None:
 SECTIONS: dict[str, Callable[[Fields], Iterable[Words]]] = {  # by the title in tacita.ledger.sections
     "This run": _run,
     "Held-out score": lambda fields: listed(_score(one) for one in _score_of(fields)),
-    "Files": _files,
+    "Files": lambda fields: (row(name, words) for name, words in files_in_words(fields).items()),
     "What is not anonymised": lambda fields: listed(fields.get("not_anonymised")),
     "Columns": _columns,
+    "Signature": _signature,
     "Held-out score in full": lambda fields: listed(_score_of(fields)),
 }

@@ -100,13 +100,14 @@ TERMS = {  # a word of the statement -> what it means; a term is explained only 
 
 def write_text(fields: Fields, extra: Sequence[str] = ()) -> str:
     """Return the text of a statement; ``extra`` names the fields that the caller added."""
+    from tacita.ledger.run_sections import SECTIONS as OF_RUNS  # no oracle needs them
+
     placed = (*PLACED, *OF_A_RUN) if RUN in fields else PLACED
     further = listed(f"{name}: {in_words(fields[name])}" for name in extra if name not in placed)
     alarms = [line for alarm in _alarms(fields) for line in wrapped(alarm)]
     lines = [*alarms, *[""] * bool(alarms), "PRIVACY STATEMENT"]
-    of_a_run = _words_of_a_run(fields)
     for title, of_the_core in SECTIONS:
-        words = of_the_core or of_a_run.get(title, lambda _: ())
+        words = of_the_core or OF_RUNS[title]
         paragraphs = list(further if title == FURTHER else words(fields))
         if paragraphs or title == APPENDIX:
             lines += ["", title, *(line for one in paragraphs for line in wrapped(*one))]
@@ -114,15 +115,6 @@ def write_text(fields: Fields, extra: Sequence[str] = ()) -> str:
     glossary = listed(meaning for term, meaning in TERMS.items() if term in text)
     lines += ["", "Glossary", *(line for one in glossary for line in wrapped(*one))]
     return "\n".join(lines) + "\n"
-
-
-def _words_of_a_run(fields: Fields) -> Mapping[str, Section]:
-    """Return the sections about fields that front ends give. They are loaded where there is such a field."""
-    if fields.get("holdout_score") is None and not fields.keys() & {*PLACED, *OF_A_RUN}:
-        return {}
-    from tacita.ledger.run_sections import SECTIONS as OF_RUNS
-
-    return OF_RUNS
 
 
 def _alarms(fields: Fields) -> Iterator[str]:
@@ -201,18 +193,6 @@ def _guarantee(fields: Fields) -> Iterator[Words]:
         yield row("Of delta", _failures(fields["failure_probability"], fields["failure_delta"]))
 
 
-def _signature(_: Fields) -> Iterator[Words]:
-    yield Words(
-        'What "tacita statement" verifies: that the ledger\'s lines follow from each other up to its last known '
-        "hash, that the numbers of the guarantee follow from the ledger, and that the files beside it are those "
-        "of its seal, if it has one. What it cannot verify, and whoever signs answers for: what was given or "
-        "declared (people, purpose, data set, bounds, public files), what else was done with the same data, and "
-        "that nobody rewrote the ledger with all copies of its last hash."
-    )
-    yield Words("")
-    yield Words("Name: ____________________   Date: ______________   Signature: ____________________")
-
-
 # The appendix: the long lists, for those who check the page.
 
 
@@ -275,7 +255,7 @@ SECTIONS: tuple[tuple[str, Section | None], ...] = (
     ("Files", None),
     ("What is not anonymised", None),
     ("Caveats", lambda fields: listed(fields["caveats"])),
-    ("Signature", _signature),
+    ("Signature", None),
     (APPENDIX, lambda fields: ()),
     ("Spent so far", _spent),
     ("Sessions", _sessions),

@@ -1,10 +1,19 @@
 """``tacita report``: one or several runs as a page in one file, from their statements and ledgers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from tacita.ledger.run_sections import GIVEN, other_runs_in_words, rows_in_words, score_in_words
+from tacita.ledger.run_sections import (
+    GIVEN,
+    NOT_VERIFIED,
+    files_in_words,
+    not_to_be_signed,
+    other_runs_in_words,
+    rows_in_words,
+    score_in_words,
+)
+from tacita.ledger.sections import NEIGHBOURS
 from tacita.ledger.text_lines import names_in_words, right_in_words, rounded_up
 from tacita.report.html_page import bullets, facts, page, table
 from tacita.report.run_audit import ANOTHER, UNSEALED, RunAudit
@@ -70,12 +79,14 @@ def _first(run: RunNumbers) -> str:
         "Epsilon": _epsilon(run),
         "Delta": fields.get("delta"),
         "For whom": fields.get("privacy_unit"),
-        "Neighbours": fields.get("neighboring_relation"),
+        "Neighbours": _relation(fields.get("neighboring_relation")),
         "Conditions that nobody enforces": fields.get("conditions") or "none",
         "Score": _score(run),
         "Clients" if run.clients else "Rows": None if fields.get("rows") is None else rows_in_words(fields["rows"]),
         "Data set": dataset.get("name"),
         "Other runs": other_runs_in_words(dataset) if "other_runs" in dataset and "list" in dataset else None,
+        **files_in_words(fields),
+        "Not verified": NOT_VERIFIED,
         "Audit": None if run.audit is None else f"{run.audit.words} {OUTSIDE}",
         "SHA-256 of the ledger": fields.get("ledger_sha256"),
     }
@@ -84,8 +95,18 @@ def _first(run: RunNumbers) -> str:
         f"{facts({name: value for name, value in guarantee.items() if value is not None})}"
         f"<h3>This run</h3>{facts({**{name.capitalize(): facts_of_run.get(name) for name in names}, **said})}"
         f"<h3>What is not anonymised</h3>{bullets(fields.get('not_anonymised') or ['not said'])}"
-        '<div class="sign"><span>Name</span><span>Date</span><span>Signature</span></div>'
+        f"{_signature(fields)}"
     )
+
+
+def _relation(name: Any) -> Any:
+    return f"{name}: {NEIGHBOURS[name]}." if name in NEIGHBOURS else name
+
+
+def _signature(fields: Mapping[str, Any]) -> str:
+    if words := not_to_be_signed(fields):
+        return f"<p><strong>{escape(words)}</strong></p>"
+    return '<div class="sign"><span>Name</span><span>Date</span><span>Signature</span></div>'
 
 
 def _mapping(value: Any) -> dict[str, Any]:

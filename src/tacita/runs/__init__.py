@@ -1,5 +1,6 @@
-"""One run's life: its folder, checkpoints, facts, and the seal of what it made."""
+"""One run's life: its folder, checkpoints, facts, the seal of what it made, and signatures."""
 
 from tacita.runs.sealed_run import SealedRun, seal_run
+from tacita.runs.signing import Signature, public_key_of, sign_run, signatures
 
-__all__ = ["SealedRun", "seal_run"]
+__all__ = ["SealedRun", "Signature", "public_key_of", "seal_run", "sign_run", "signatures"]

@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +21,21 @@ from tacita._files import replace_durably
 from tacita._tree import with_tensors, without_tensors
 from tacita.errors import ResumeError
 from tacita.methods import ExponentialAverage, RandomIterate, SuffixAverage
-from tacita.oracles import GradientOracle
+from tacita.oracles import GradientOracle, trainable
 
 FORMAT = "tacita checkpoint 1"
+NO_WORDS = dict.fromkeys(("format", "layout", "head"), "")  # of tensors that stand alone
 
 
 @dataclass
 class TrainingState:
     """The parts of a run that a checkpoint saves and restores.
 
+    Of parameters that the model does not train, which may be most of it, a checkpoint holds a digest: they are where
+    the model came from.
+
     Attributes:
-        model: The network; parameters and buffers.
+        model: The network; what it trains, and its buffers.
         optimizer: Any ``torch.optim`` optimizer.
         oracle: The oracle that answers the queries.
         average: Turns the iterates into the final model: an average, or one of them at random; ``None`` for the last.
@@ -57,7 +62,8 @@ class TrainingState:
     def to_tree(self) -> dict[str, Any]:
         """Return the state as nested dicts and lists of tensors, numbers and strings."""
         return {
-            "model": {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())},
+            "model": self._tensors(),
+            "frozen": self.frozen,
             "optimizer": self.optimizer.state_dict(),
             "oracle": self.oracle.state_dict(),
             "average": None if self.average is None else self.average.state_dict(),
@@ -78,10 +84,16 @@ class TrainingState:
         its own.
 
         Raises:
-            ResumeError: The checkpoint is of another model, or of a run with another average of its iterates; or
-                numbers would be left behind, and the event does not compose query by query.
+            ResumeError: The checkpoint is of another model, whose frozen parameters may differ alone; or of a run with
+                another average of its iterates; or numbers would be left behind, and the event does not compose query
+                by query.
         """
         own = self._tensors_like(tree["model"])
+        if tree.get("frozen", "") != self.frozen:
+            raise ResumeError(
+                "parameters that the model does not train differ from those that the run started with: restore them, "
+                "or choose another folder."
+            )
         if type(self.average).__name__ != tree["average_kind"]:
             raise ResumeError("the run was started with another average of its iterates: resume it with that one.")
         with torch.no_grad():
@@ -106,9 +118,18 @@ class TrainingState:
                 value.copy_(tree["model"][name])
         self._restore_optimizer(tree)
 
+    @cached_property
+    def frozen(self) -> str:
+        """SHA-256 of the parameters that the model does not train, read once; empty without any."""
+        kept = {name: value.detach().cpu() for name, value in self.model.named_parameters() if not value.requires_grad}
+        return _digest(NO_WORDS, kept) if kept else ""
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {**trainable(self.model), **dict(self.model.named_buffers())}
+
     def _tensors_like(self, saved: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Return the model's tensors by name; raise ``ResumeError`` unless ``saved`` is of the same model."""
-        own = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
+        """Return the tensors that are saved, by name; raise ``ResumeError`` unless ``saved`` is of the same model."""
+        own = self._tensors()
         if own.keys() != saved.keys():
             raise ResumeError("the checkpoint is of another model: parameters or buffers have other names.")
         other = [name for name, value in own.items() if not _alike(value, saved[name])]

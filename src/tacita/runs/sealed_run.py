@@ -41,7 +41,7 @@ def seal_run(
         ledger: With a path, best called ``ledger.jsonl``, in a folder of its own; all its sessions closed.
         words: The statement, made after the last session was closed.
         weights: The tensors to publish, by name; written to ``model.safetensors``.
-        files: Names of more files beside the ledger that belong to the run.
+        files: Names of more files that belong to the run: beside the ledger, or with slashes in folders below it.
 
     Raises:
         ValueError: The ledger is in memory; or the statement is of another ledger, of an earlier state of it, or of
@@ -132,7 +132,8 @@ def save_weights(folder: Path, weights: Mapping[str, Tensor]) -> str:
 
 def file_sha256(path: Path) -> str:
     """Return the SHA-256 of a file's bytes, in hexadecimal digits."""
-    return _sha256(path.read_bytes())
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class SealedRun:

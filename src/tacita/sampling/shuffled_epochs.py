@@ -15,10 +15,10 @@ from tacita.sampling._assignment import AssignedSampler
 class ShuffledEpochsSampler(AssignedSampler):
     """Epochs of ``batches_per_epoch`` disjoint batches that together hold all records.
 
-    Epoch e begins at query ``e * batches_per_epoch``. With ``"coin"``, record i's batch in epoch e is uniform and
-    follows from word ``e * 2^40 + i`` of the session's own stream. Batch sizes are random, and adding or removing one
-    record moves no other. With ``"permutation"``, the records are shuffled each epoch and cut into batches whose sizes
-    differ by at most one. The number of records is then public.
+    Epoch e begins at query ``e * batches_per_epoch``. With ``"coin"``, which is known as random allocation, record i's
+    batch in epoch e is uniform and follows from word ``e * 2^40 + i`` of the session's own stream. Batch sizes are
+    random, and adding or removing one record moves no other. With ``"permutation"``, the records are shuffled each
+    epoch and cut into batches whose sizes differ by at most one. The number of records is then public.
 
     Attributes:
         batches_per_epoch: Number of batches in an epoch.

@@ -20,10 +20,8 @@ __all__ = [
     "SelectionScales",
     "candidates_for",
     "curvature_tolerance",
-    "expected_decrease",
     "growth",
     "growth_ceiling",
-    "paper_selection_needs",
     "paper_selection_scales",
     "saddle_variance",
     "selection_scales",
@@ -77,20 +75,6 @@ def saddle_variance(
     """
     spread = np.square(growth(np.multiply(lr, curvature), steps))
     return _arrays.plain((4 if mirrored else 1) * np.square(np.multiply(lr, mean_noise_std)) * spread)
-
-
-@checked()
-def expected_decrease(
-    *, lr: ArrayLike, smoothness: ArrayLike, grad_norm: ArrayLike, total_noise_variance: ArrayLike
-) -> Any:
-    r"""Return a lower bound on the expected decrease of the objective in one step.
-
-    :math:`(\eta - L\eta^2)\lVert\nabla f\rVert^2 - \frac{L}{2}\eta^2\tilde\sigma^2`, which is at least
-    :math:`\eta\alpha^2/4` for :math:`\eta \le \min(1, \alpha^2/\tilde\sigma^2)/(2L)` and a gradient norm of at least
-    alpha.
-    """
-    step, bend = np.asarray(lr, dtype=np.float64), np.multiply(smoothness, np.square(lr))
-    return _arrays.plain((step - bend) * np.square(grad_norm) - bend / 2 * np.asarray(total_noise_variance))
 
 
 @checked()
@@ -210,17 +194,3 @@ def paper_selection_scales(
         [5e-05, 2e-05]
     """
     return max_grad_norm / (num_records * epsilon), smoothness / (num_records * epsilon)
-
-
-@checked()
-def paper_selection_needs(
-    *, max_grad_norm: float, smoothness: float, hessian_lipschitz: float, initial_gap: float, dim: int
-) -> tuple[float, float]:
-    r"""Return the n epsilon from which the paper's scales are accurate to 1/2, for the gradient and for the eigenvalue.
-
-    :math:`4C^2/(f^2\sqrt d)` and :math:`(2L)^{4/3}\rho^{-2/3}f^{-2/3}d^{-1/6}`. The second is missing in the paper and
-    does not follow from the first.
-    """
-    gradient = 4 * max_grad_norm**2 / (initial_gap**2 * math.sqrt(dim))
-    eigenvalue = (2 * smoothness) ** (4 / 3) * (hessian_lipschitz * initial_gap) ** (-2 / 3) * dim ** (-1 / 6)
-    return gradient, eigenvalue

@@ -12,7 +12,7 @@ import numpy as np
 
 from tacita.tables.cells import MISSING, NUMBER, TEXT
 from tacita.tables.column_specs import ArraySpec, CategorySpec, DateSpec, NumberSpec, as_texts
-from tacita.tables.findings import Finding, labels, structure, worth
+from tacita.tables.findings import Finding, garbled, labels, structure, worth
 from tacita.tables.notation import require_columns
 from tacita.tables.schema import Schema
 from tacita.tables.table import ArrayColumn, Column, Table
@@ -37,13 +37,22 @@ def check(table: Table, schema: Schema) -> Report:
     """List everything odd about ``table`` under ``schema``. A wrong structure raises, as it does in training."""
     require_columns(table.names, schema.reading.delimiter)
     schema.check_structure(table)
-    first = 2 if schema.reading.header else 1
     findings = list(structure(table, schema))
-    findings += list(_where("records", "of the wrong width: they count for nothing", ~table.valid, first))
+    lines, first = ("record", 1) if schema.reading.multiline else ("line", 1 + schema.reading.header)
+    findings += list(
+        _where(
+            "records",
+            "that are no row of this table (too many or too few cells, or stray quotes): they count for nothing",
+            ~table.valid,
+            lines,
+            first,
+        )
+    )
     for name in schema.columns:
         findings += _column(name, table, schema)
     for name in schema.features(table.names):
         if not isinstance(table.column(name), ArrayColumn):
+            findings += garbled(name, table, schema)
             findings += worth(name, table, schema)
     findings += _target(table, schema)
     findings += labels(table, schema)
@@ -51,10 +60,10 @@ def check(table: Table, schema: Schema) -> Report:
     return Report(table.num_rows, tuple(findings))
 
 
-def _where(column: str, problem: str, odd: np.ndarray, first: int) -> Iterator[Finding]:
-    lines = np.flatnonzero(odd)
-    if len(lines):
-        yield Finding(column, problem, len(lines), tuple(f"line {i + first}" for i in lines[:EXAMPLES]))
+def _where(column: str, problem: str, odd: np.ndarray, what: str, first: int) -> Iterator[Finding]:
+    places = np.flatnonzero(odd)
+    if len(places):
+        yield Finding(column, problem, len(places), tuple(f"{what} {i + first}" for i in places[:EXAMPLES]))
 
 
 def _cells(name: str, problem: str, odd: np.ndarray, column: Column) -> Iterator[Finding]:

@@ -1,6 +1,7 @@
 """The format of a CSV, its bytes as whole physical lines, block by block, and each block as columns of cells. Private.
 
-A record is one physical line, and what it becomes depends on that line alone. Lines that are plain (the right width,
+A record is one physical line, unless the format says ``multiline`` (:mod:`tacita.tables.multiline`), and what it
+becomes depends on it alone. Records that are plain (the right width,
 quotes only around whole cells, no stray carriage return, well-formed text) are read together by Arrow; each of the
 others is read by itself. Both ways give the same cells, which tests compare; the bytes of a line alone decide which way
 it is read.
@@ -42,6 +43,7 @@ class FileFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         header: Whether the first line of a CSV holds the names of the columns.
         columns: The names of the columns, for a CSV without a header.
         decimal: The decimal mark of numbers in text, "." or ",".
+        multiline: Whether a quoted cell of a CSV may hold line breaks.
     """
 
     delimiter: _Character = ","
@@ -50,6 +52,7 @@ class FileFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     header: bool = True
     columns: tuple[str, ...] = ()
     decimal: str = "."
+    multiline: bool = False
 
     def __post_init__(self):
         _check_encoding(self.encoding)
@@ -88,7 +91,7 @@ def blocks(path: Path) -> Iterator[bytes]:
         DataStructureError: The file cannot be read.
     """
     parts: list[bytes] = []
-    for number, piece in enumerate(_pieces(path)):
+    for number, piece in enumerate(file_pieces(path)):
         data = piece if number else piece.removeprefix(BYTE_ORDER_MARK)
         cut = data.rfind(b"\n") + 1
         if cut:
@@ -99,7 +102,12 @@ def blocks(path: Path) -> Iterator[bytes]:
         yield rest
 
 
-def _pieces(path: Path) -> Iterator[bytes]:
+def file_pieces(path: Path) -> Iterator[bytes]:
+    """Yield the bytes of a file, decompressed if its name ends in ``.gz``.
+
+    Raises:
+        DataStructureError: The file cannot be read.
+    """
     try:
         with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
             while data := file.read(BLOCK):
@@ -107,6 +115,17 @@ def _pieces(path: Path) -> Iterator[bytes]:
     except (OSError, EOFError, zlib.error):
         compressed = " Its name ends in .gz: is it gzip, and whole?" if path.suffix.lower() == ".gz" else ""
         raise DataStructureError(f"data must be a readable file, got {str(path)!r}.{compressed}") from None
+
+
+def check_compression(path: Path) -> None:
+    """Read a compressed file of lines once: nothing else of one can be broken.
+
+    Raises:
+        DataStructureError: The file cannot be read.
+    """
+    if path.suffix.lower() == ".gz":
+        for _ in blocks(path):
+            pass
 
 
 def split_line(line: str, reading: FileFormat) -> list[str]:
@@ -132,9 +151,15 @@ def decoded_line(line: bytes, reading: FileFormat) -> str:
     return line.removesuffix(b"\r").decode(reading.encoding, errors="replace")
 
 
+def line_ends(block: bytes) -> np.ndarray:
+    """Return where each line ends: at its newline, or at the end of the block."""
+    ends = np.flatnonzero(np.frombuffer(block, np.uint8) == _NEWLINE)
+    return ends if block.endswith(b"\n") else np.append(ends, len(block))
+
+
 @dataclass(frozen=True)
 class _Lines:
-    """A block of bytes, and where its lines start and end (at the newline)."""
+    """A block of bytes, and where its records start and end (at the newline)."""
 
     block: bytes
     bytes_of: np.ndarray
@@ -142,12 +167,8 @@ class _Lines:
     ends: np.ndarray
 
     @classmethod
-    def of(cls, block: bytes) -> "_Lines":
-        bytes_of = np.frombuffer(block, np.uint8)
-        ends = np.flatnonzero(bytes_of == _NEWLINE)
-        if not block.endswith(b"\n"):
-            ends = np.append(ends, len(block))
-        return cls(block, bytes_of, np.append(0, ends[:-1] + 1), ends)
+    def of(cls, block: bytes, ends: np.ndarray) -> "_Lines":
+        return cls(block, np.frombuffer(block, np.uint8), np.append(0, ends[:-1] + 1), ends)
 
     def kept(self, lines: np.ndarray) -> bytes:
         """Return the bytes of the lines that the mask selects."""
@@ -158,21 +179,22 @@ class _Lines:
 
 
 def cells_of(
-    block: bytes, reading: FileFormat, width: int, places: Mapping[str, int]
+    block: bytes, reading: FileFormat, width: int, places: Mapping[str, int], ends: np.ndarray | None = None
 ) -> tuple[dict[str, Any], np.ndarray]:
-    """Read a block of lines as columns of cells.
+    """Read a block of records as columns of cells.
 
     Args:
         block: Whole lines.
         reading: How to read them.
         width: The number of cells that a line must have to count.
         places: The columns to read: name -> position.
+        ends: Where the records end; by default, where lines do.
 
     Returns:
         An Arrow array of stripped strings for each name, and a mask of the rows that count; the others have empty
         cells.
     """
-    lines = _Lines.of(block)
+    lines = _Lines.of(block, line_ends(block) if ends is None else ends)
     plain = _plain(lines, reading, width)
     odd = np.flatnonzero(~plain)
     rows = [split_line(decoded_line(block[lines.starts[i] : lines.ends[i]], reading), reading) for i in odd]

@@ -15,6 +15,7 @@ OFTEN = 50  # rows that must share a text for it to have a chance of being bough
 RARE = 0.1  # a class of a smaller share is rare
 LONGEST_EXAMPLE = 60  # characters of a cell that are shown
 LOST = "\ufffd"  # stands for bytes that could not be decoded
+GARBLED = (LOST, "\0")
 MIXED = 0.1  # a column is mixed if numbers and texts both have this share
 
 
@@ -52,6 +53,20 @@ def structure(table: Table, schema: Schema) -> Iterator[Finding]:
             len(odd),
             tuple(map(repr, odd[:3])),
         )
+
+
+def garbled(name: str, table: Table, schema: Schema) -> Iterator[Finding]:
+    """Find cells with zero bytes, or with bytes that could not be decoded."""
+    codes, texts = table.column(name).texts()
+    marked = np.array([any(mark in text for mark in GARBLED) for text in texts] or [False])
+    odd = table.valid & marked[codes] if len(codes) else table.valid
+    if odd.any():
+        words = (
+            f"cells hold zero bytes, or bytes that are not {schema.reading.encoding}: give --encoding (latin-1, say), or "
+            "clean the file"
+        )
+        shown = tuple(repr(texts[code]) for code in np.unique(codes[odd])[:3])
+        yield Finding(name, words, int(odd.sum()), shown)
 
 
 def worth(name: str, table: Table, schema: Schema) -> Iterator[Finding]:

@@ -5,7 +5,9 @@ target and of the lines that are no row, and the texts that were released show b
 """
 
 from tacita.ledger.text_lines import names_in_words
-from tacita.tables.findings import LOST
+from tacita.tables.findings import GARBLED
+from tacita.tables.json_lines import JsonLinesFile
+from tacita.tables.multiline import MOST_LINES
 from tacita.tables.preprocessing import Preprocessing
 from tacita.tables.source import TableSource
 from tacita.tables.task import SEEN
@@ -56,19 +58,29 @@ def _lost(preprocessing: Preprocessing, source: TableSource) -> list[str]:
             way = "check their spelling"
         words.append(f"about {kinds.other:,.0f} rows have {what}, and contribute nothing: {way}")
     if kinds.unreadable > sure:
-        words.append(
-            f"about {kinds.unreadable:,.0f} lines have more or fewer cells than there are columns, and contribute "
-            "nothing: cells are missing, a quote is not closed, or a quoted cell holds a line break (a record is one "
-            f"line). {SHOWN}"
-        )
+        what, why = _unreadable(source)
+        words.append(f"about {kinds.unreadable:,.0f} lines {what}, and contribute nothing: {why}. {SHOWN}")
     return words
+
+
+def _unreadable(source: TableSource) -> tuple[str, str]:
+    """Say what lines that are no row look like, and why that may be."""
+    if isinstance(source.table, JsonLinesFile):
+        return "are no row", "they are no JSON object, or hold a list or an object in a column that takes part"
+    what = "have more or fewer cells than there are columns"
+    if source.schema.reading.multiline:
+        return what, f"cells are missing, or a quote is not closed within {MOST_LINES} lines"
+    return what, (
+        "cells are missing, a quote is not closed, or a quoted cell holds a line break (a record is one line; "
+        "--multiline reads such records)"
+    )
 
 
 def _garbled(preprocessing: Preprocessing, source: TableSource) -> list[str]:
     """Name the columns whose name, or a text of which that was released, has bytes that are no text."""
     columns = () if preprocessing.survey is None else preprocessing.survey.columns
     texts = {facts.column: (facts.column, *(text for text, _ in facts.values)) for facts in columns}
-    found = {column for column, own in texts.items() if any(mark in text for text in own for mark in (LOST, "\0"))}
+    found = {column for column, own in texts.items() if any(mark in text for text in own for mark in GARBLED)}
     if not found:
         return []
     reading = source.schema.reading.encoding

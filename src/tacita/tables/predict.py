@@ -4,6 +4,7 @@ No privacy is claimed for the rows that are predicted on. They are the caller's 
 """
 
 import io
+import json
 from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
@@ -13,8 +14,10 @@ import numpy as np
 
 from tacita._files import replace_in_pieces
 from tacita.errors import DataStructureError
-from tacita.tables.csv_lines import FileFormat, blocks
+from tacita.tables.csv_lines import FileFormat, blocks, decoded_line, split_line
 from tacita.tables.features import NumberTarget
+from tacita.tables.json_lines import is_json_lines, lines_of
+from tacita.tables.multiline import records
 from tacita.tables.readers import open_table
 from tacita.tables.table import Table
 from tacita.tables.table_file import ROWS
@@ -41,7 +44,8 @@ def predict_file(model: TableModel, data: str, output: str) -> None:
 def predicted_pieces(model: TableModel, data: str, *, as_parquet: bool = False) -> Iterator[bytes]:
     """Return the bytes of ``data`` with predictions, piece by piece.
 
-    The lines of a CSV stay as they are, byte for byte, and get more cells. A Parquet file becomes Parquet or CSV. For
+    The lines of a CSV stay as they are, byte for byte, and get more cells; the objects of JSON lines get more names. A
+    Parquet file becomes Parquet or CSV. For
     an NPZ file the predictions alone are written, as CSV. A row of the wrong width keeps its line and gets empty cells.
     Dates are written as texts by ISO 8601: ``2024-05-01``, or with seconds if the target varies within a day.
 
@@ -54,13 +58,15 @@ def predicted_pieces(model: TableModel, data: str, *, as_parquet: bool = False) 
     table = open_table(source, reading, only=model.encoder.columns(with_target=False) or None)
     chunks = ((_predicted(model, chunk), chunk.valid) for chunk in table.chunks())
     suffix = source.suffix.lower()
+    kinds: dict[str, type] = dict.fromkeys(_names(model), float)
+    if model.encoder.task == "classification" or _predicts_dates(model):
+        kinds[PREDICTION] = str
     if suffix == ".parquet":
-        kinds: dict[str, type] = dict.fromkeys(_names(model), float)
-        if model.encoder.task == "classification" or _predicts_dates(model):
-            kinds[PREDICTION] = str
         return _parquet(source, kinds, chunks, as_parquet=as_parquet)
     if suffix == ".npz":
         return _alone(_names(model), chunks)
+    if is_json_lines(source):
+        return _in_objects(source, reading, kinds, chunks)
     return _appended(source, reading, _names(model), chunks)
 
 
@@ -93,29 +99,37 @@ def _alone(names: list[str], chunks: PredictedChunks) -> Iterator[bytes]:
 
 def _appended(source: Path, reading: FileFormat, names: list[str], chunks: PredictedChunks) -> Iterator[bytes]:
     """Yield the lines of the file as they are, with the new cells, piece by piece."""
-    rest = iter(blocks(source))
-    lines: list[bytes] = []
+    width = len(reading.columns)
     if reading.header:
-        header, *lines = _lines(next(rest))
+        header = next(iter(blocks(source))).partition(b"\n")[0].removesuffix(b"\r")
+        width = len(split_line(decoded_line(header, reading), reading))
         _refuse_twice(names, header.decode(reading.encoding, "replace").split(reading.delimiter))
         yield _joined(header, _line(names, reading), reading) + b"\n"
     empty = _line([""] * len(names), reading)
-    # The table was read by the same blocks of lines, so that the n-th chunk has a row for each line of the n-th block.
-    # The first block was taken above for its header, and its other lines are still to be written.
-    for columns, valid in chunks:
-        lines = lines or _lines(next(rest))
+    # The table was read by the same blocks, so that the n-th chunk has a row for each record of the n-th block.
+    for (block, ends, _), (columns, valid) in zip(records(source, reading, width), chunks, strict=True):
+        starts = np.append(0, ends[:-1] + 1)
+        lines = (block[start:end].removesuffix(b"\r") for start, end in zip(starts, ends, strict=True))
         cells = zip(*columns, strict=True)
         out = [
             _joined(line, _line(row, reading) if counts else empty, reading)
             for line, row, counts in zip(lines, cells, valid, strict=True)
         ]
         yield b"".join(line + b"\n" for line in out)
-        lines = []
 
 
-def _lines(block: bytes) -> list[bytes]:
-    lines = block.split(b"\n")
-    return [line.removesuffix(b"\r") for line in (lines if lines[-1] else lines[:-1])]
+def _in_objects(source: Path, reading: FileFormat, kinds: dict[str, type], chunks: PredictedChunks) -> Iterator[bytes]:
+    """Yield the objects as they are, with the new names in those that count."""
+    _refuse_twice(list(kinds), reading.columns)
+    names = [(json.dumps(name), json.dumps if kind is str else str) for name, kind in kinds.items()]
+    for block, (columns, valid) in zip(blocks(source), chunks, strict=True):
+        out = []
+        for line, row, counts in zip(lines_of(block), zip(*columns, strict=True), valid, strict=True):
+            added = ",".join(f"{name}:{write(cell)}" for (name, write), cell in zip(names, row, strict=True))
+            begun = line.rstrip().removesuffix(b"}").rstrip()
+            comma = b"" if begun.endswith(b"{") else b","
+            out.append((begun + comma + added.encode() + b"}" if counts else line) + b"\n")
+        yield b"".join(out)
 
 
 def _joined(line: bytes, cells: bytes, reading: FileFormat) -> bytes:

@@ -1,6 +1,7 @@
-"""Read a CSV, Parquet or NPZ file as a table, whole or in chunks. No row can raise, and none reaches a message.
+"""Read a file of CSV, JSON lines, Parquet or NPZ, whole or in chunks. No row can raise, and none reaches a message.
 
-The content is private, except for the names of the columns. In a CSV a record is one physical line. The file is split
+The content is private, except for the names of the columns. In a CSV a record is one physical line, unless its format
+says that quoted cells may hold line breaks (:mod:`tacita.tables.multiline`). The file is split
 at the newline byte *before* it is decoded, so that no record can reach into the next one (by an open quote or half a
 character). Nothing is guessed from the rows: delimiter, quote, encoding and header are settings. A row of the wrong
 width does not count. The parsers' own messages, which quote cells, are never shown.
@@ -12,7 +13,9 @@ from pathlib import Path
 from tacita.errors import DataStructureError
 from tacita.tables.array_file import ArrayFile
 from tacita.tables.cells import parse_number
-from tacita.tables.csv_lines import FileFormat, blocks, cells_of, decoded_line, split_line
+from tacita.tables.csv_lines import FileFormat, blocks, cells_of, check_compression, decoded_line, split_line
+from tacita.tables.json_lines import JsonLinesFile, is_json_lines
+from tacita.tables.multiline import records
 from tacita.tables.parquet_file import ParquetFile
 from tacita.tables.table import Column, Table, TextColumn
 from tacita.tables.table_file import TableFile, places
@@ -25,7 +28,7 @@ _BINARY = {  # how files begin that are not text
 
 
 def open_table(path: str | Path, reading: FileFormat | None = None, *, only: Sequence[str] | None = None) -> TableFile:
-    """Open a file by its ending: .parquet, .npz, and any other as CSV (.gz: compressed).
+    """Open a file by its ending: .parquet, .npz, .jsonl or .ndjson, and any other as CSV (.gz: compressed).
 
     Args:
         path: The file.
@@ -43,6 +46,8 @@ def open_table(path: str | Path, reading: FileFormat | None = None, *, only: Seq
         return ParquetFile(path, only, reading.decimal)
     if path.suffix.lower() == ".npz":
         return ArrayFile(path, only)
+    if is_json_lines(path):
+        return JsonLinesFile(path, reading, only)
     return LineFile(path, reading, only)
 
 
@@ -67,21 +72,16 @@ class LineFile(TableFile):
         super().__init__(path, empty, names)
 
     def check(self) -> None:
-        """Read a compressed file once: in a CSV, only the compression can be broken."""
-        if self._path.suffix.lower() == ".gz":
-            for _ in blocks(self._path):
-                pass
+        """Read a compressed file once, so that a broken one fails before any work."""
+        check_compression(self._path)
 
     def _read(self, wanted: Sequence[str]) -> Generator[Table, None, None]:
-        skip = self._reading.header
-        for block in blocks(self._path):
-            lines = block.partition(b"\n")[2] if skip else block
-            skip = False
-            if lines:
-                places = {name: self._places[name] for name in wanted}
-                cells, valid = cells_of(lines, self._reading, self._width, places)
-                decimal = self._reading.decimal
-                yield Table({name: TextColumn(values, decimal=decimal) for name, values in cells.items()}, valid)
+        wanted_places = {name: self._places[name] for name in wanted}
+        for lines, ends, counts in records(self._path, self._reading, self._width):
+            cells, valid = cells_of(lines, self._reading, self._width, wanted_places, ends)
+            decimal = self._reading.decimal
+            columns = {name: TextColumn(values, decimal=decimal) for name, values in cells.items()}
+            yield Table(columns, valid & counts)
 
 
 def _first_line(path: Path, reading: FileFormat) -> str | None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MODELS = ("linear", "additive", "mlp")
 CONFIG = "config.toml"  # the settings of a run, in its folder
-TEXT_FORMAT = ("columns", "delimiter", "quote", "encoding", "decimal")  # settings of a file of text
+TEXT_FORMAT = ("columns", "delimiter", "quote", "encoding", "decimal", "multiline")  # settings of a file of text
 
 # Groups of flags.
 DATA = Parameter(group="The table", negative=())
@@ -74,7 +74,7 @@ class TableSettings:
     """
 
     data: str
-    """The table: CSV (compressed or not), Parquet or NPZ."""
+    """The table: CSV or JSON lines (compressed or not), Parquet or NPZ."""
 
     target: Annotated[str | None, DATA] = None
     """The column to predict."""
@@ -96,6 +96,9 @@ class TableSettings:
 
     decimal: Annotated[str | None, DATA] = None
     """Decimal mark of the numbers, "." by default; with "," a point separates groups, as in 1.234,5."""
+
+    multiline: Annotated[bool | None, DATA] = None
+    """Whether quoted cells of a CSV may hold line breaks (RFC 4180); otherwise a record is one line."""
 
     epsilon: Annotated[float, PRIVACY, _validate.positive]
     """The epsilon of everything together: purchases, training and score."""

@@ -50,6 +50,13 @@ PRIVATE_RELEASES = (
 )
 
 
+CUT_AT_QUOTES = (
+    "A record may have several lines, and is cut at its quotes by a public rule (multiline): what counts as one record "
+    "is what this rule cuts. A line inside a quoted cell that is a whole record by itself is one; and two halves of a "
+    "broken record are read as one where nothing stands between them."
+)
+
+
 @dataclass(frozen=True)
 class Selected:
     """What a statement says about a run that was chosen among several, including the price of the choice.
@@ -303,6 +310,8 @@ def caveats(source: TableSource, preprocessing: Preprocessing, score: Mapping[st
     if encoder.task == "classification" and len(encoder.classes) < 2:
         words.append("Fewer than two classes stood out of the noise: the model's prediction is a constant.")
     words += classes_as_given(source)
+    if source.schema.reading.multiline:
+        words.append(CUT_AT_QUOTES)
     words += [f"{line[0].upper()}{line[1:]}." for line in lost_rows(preprocessing, source)]
     words.append("The names of the columns, and the format of the file, are taken to be public.")
     return words
@@ -334,6 +343,7 @@ FILES_POLICY: dict[str, list[str]] = {
         "statement.json",
         "ledger.jsonl",
         "ledger.head.json",
+        "signatures.jsonl",
     ],
     "never": [
         "the table itself",

@@ -1,21 +1,27 @@
 """A finished run: its model, its ledger and its statement, whether it ended now or was sealed by an earlier process."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import safetensors
 import safetensors.torch
-from torch import nn
+from torch import Tensor, nn
 
+from tacita._files import make_folder, replace_in_pieces
 from tacita.errors import ResumeError, TacitaError
 from tacita.ledger import Ledger, Statement, statement
 from tacita.ledger.sections import PUBLIC_LOSSES
 from tacita.runs.checkpoint import TrainingState
+from tacita.runs.folder import RunFolder
 from tacita.runs.run_facts import run_facts
 from tacita.runs.run_lifecycle import RunLifecycle
-from tacita.runs.sealed_run import MODEL, publish
+from tacita.runs.sealed_run import MODEL, STATEMENT, TEXT, publish
+
+Publish = Literal["all", "trainable", "exported"]
+_PIECE = 2**22  # bytes of a file in memory at once
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,66 @@ class Run:
     public_losses: tuple[tuple[int, float], ...] = ()
 
 
-def finished_run(run: RunLifecycle, state: TrainingState, public: bool, delta: float, said: Mapping[str, Any]) -> Run:
+Export = Callable[[Run, Path], Any]
+
+
+@dataclass(frozen=True)
+class Published:
+    """What a run's folder keeps of its model; :func:`tacita.fit` has ``publish`` and ``export``."""
+
+    publish: Publish
+    export: Export | None
+    folder: str | Path | None
+
+    def __post_init__(self) -> None:
+        if self.publish not in get_args(Publish):
+            raise ValueError(f"publish must be one of {', '.join(get_args(Publish))}, got {self.publish!r}.")
+        if self.publish == "exported" and self.export is None:
+            raise ValueError("publish='exported' needs export, which writes the files.")
+        if (self.export is not None or self.publish != "all") and self.folder is None:
+            raise ValueError("publish and export need folder, where the run keeps what it publishes.")
+
+    def weights(self, model: nn.Module) -> dict[str, Tensor] | None:
+        """Return what goes into ``model.safetensors``; ``None`` for no such file."""
+        if self.publish == "exported":
+            return None
+        named = model.named_parameters(remove_duplicate=False)
+        left_out = {name for name, p in named if not p.requires_grad} if self.publish == "trainable" else ()
+        return {name: value for name, value in model.state_dict().items() if name not in left_out}
+
+    def exported(self, run: Run, folder: RunFolder) -> list[str]:
+        """Call ``export``, move what it wrote into the run's folder, and return the files' names.
+
+        Raises:
+            ValueError: A file would replace one of the run's own.
+        """
+        if self.export is None:
+            return []
+        written = folder.private / "exported"
+        shutil.rmtree(written, ignore_errors=True)  # of a process that was killed
+        make_folder(written)
+        self.export(run, written)
+        names = sorted(path.relative_to(written).as_posix() for path in written.rglob("*") if path.is_file())
+        own = {MODEL, STATEMENT, TEXT, folder.ledger.name, folder.ledger.with_suffix(".head.json").name}
+        if taken := [name for name in names if name in own or name.split("/")[0] == folder.private.name]:
+            raise ValueError(f"export must not write {taken[0]}, which is a file of the run itself: rename it.")
+        for name in {name.split("/")[0] for name in names if "/" in name}:
+            shutil.rmtree(folder.path / name, ignore_errors=True)  # else files of a killed process stay, unsealed
+        for name in names:
+            make_folder((folder.path / name).parent)
+            replace_in_pieces(folder.path / name, _pieces(written / name))
+        return names
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            yield piece
+
+
+def finished_run(
+    run: RunLifecycle, state: TrainingState, written: Published, *, public: bool, delta: float, said: Mapping[str, Any]
+) -> Run:
     """Seal the trained run, and return it with its statement, which repeats what is ``said``."""
     ledger, model = state.oracle.ledger, state.model
     caveats = ["A loss was shown on data that the caller declares to be public."] if public else []
@@ -51,17 +116,30 @@ def finished_run(run: RunLifecycle, state: TrainingState, public: bool, delta: f
         return statement(ledger, delta, caveats=caveats, **said, **facts, **files)
 
     ledger.flush()  # no weights leave before the lines of their queries
-    words = make_statement({}) if run.folder is None else publish(ledger, make_statement, weights=model.state_dict())
-    return Run(model, ledger, words, None if run.folder is None else run.folder.path, tuple(state.public_losses))
+    done = Run(model, ledger, make_statement({}), public_losses=tuple(state.public_losses))
+    if run.folder is None:
+        return done
+    done = replace(done, folder=run.folder.path)
+    files = written.exported(done, run.folder)
+    words = publish(ledger, make_statement, weights=written.weights(model), files=files)
+    return replace(done, statement=words)
 
 
-def restored_run(run: RunLifecycle, state: TrainingState, delta: float, said: Mapping[str, Any]) -> Run:
+def restored_run(
+    run: RunLifecycle, state: TrainingState, written: Published, *, delta: float, said: Mapping[str, Any]
+) -> Run:
     """Load the model of a run that was sealed before, and return it with the statement that it was sealed with."""
     assert run.folder is not None
     ledger, sealed = state.oracle.ledger, run.sealed_run()
+    if (expected := written.weights(state.model)) is None:
+        run.finish()
+        raise ResumeError("the run in folder is finished: load its model from the files that export wrote.")
     standing = len(statement(ledger, delta).to_json()["caveats"])
     try:
-        state.model.load_state_dict(safetensors.torch.load(sealed.read(MODEL)))
+        weights = safetensors.torch.load(sealed.read(MODEL))
+        if weights.keys() != expected.keys():
+            raise LookupError
+        state.model.load_state_dict(weights, strict=False)
         stated, caveats = sealed.stated, sealed.stated["caveats"][standing:]
         kept = {name: stated[name] for name in ("about", "run", PUBLIC_LOSSES, "files") if name in stated}
         losses = tuple((int(made), float(loss)) for made, loss in kept.get(PUBLIC_LOSSES, ()))

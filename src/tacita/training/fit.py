@@ -49,7 +49,7 @@ from tacita.training.chosen_settings import (
     stated_delta,
 )
 from tacita.training.fingerprint import data_fingerprint
-from tacita.training.finished_run import Run, finished_run, restored_run
+from tacita.training.finished_run import Export, Publish, Published, Run, finished_run, restored_run
 from tacita.training.loop import Checkpoints, train
 from tacita.training.progress import Progress
 from tacita.training.public_loss import EarlyStop
@@ -89,6 +89,8 @@ def fit(
     public_data: Any = None,
     public_every: int | None = None,
     early_stop: EarlyStop | None = None,
+    publish: Publish = "all",
+    export: Export | None = None,
     callbacks: Iterable[Callback | Callable] = (),
     allow_large_delta: bool = False,
     hardened: bool | Literal["rounded", "discrete"] = False,
@@ -160,6 +162,13 @@ def fit(
         public_every: Queries from one loss on ``public_data`` to the next; by default about twenty losses in a run.
         early_stop: End the run when the loss on ``public_data`` has not improved for a while. The guarantee stays that
             of the whole plan.
+        publish: What of the model the folder keeps in ``model.safetensors``: ``"all"`` of its tensors; ``"trainable"``,
+            what was trained and the buffers, without the frozen base of an adapter; or ``"exported"``, nothing beside
+            what ``export`` writes.
+        export: ``(run, folder) -> None`` writes files of its own about the trained model into an empty folder:
+            ``lambda run, folder: run.model.save_pretrained(folder / "adapter")``. They become files of the run's folder
+            under the same paths, and the run's seal names each of them. ``run.statement`` is there, without their
+            hashes. If the process is killed before the seal is written, ``export`` is called again.
         callbacks: Objects of :class:`~tacita.Callback`, or functions ``(releases, spent)`` that are called after each
             step, with what is private for good. The ledger is put on disk before each call (:class:`~tacita.Callback`
             has ``every`` for slow disks).
@@ -180,7 +189,7 @@ def fit(
     Raises:
         ValueError: A setting is wrong; the message names it and the way out.
         TypeError: A name is not one of these; the message names those that are near.
-        ResumeError: ``folder`` holds a run with other privacy settings or data, or a finished one.
+        ResumeError: ``folder`` holds a run with other privacy settings, data or frozen parameters, or a finished one.
         LedgerError: ``folder`` holds a run of another model, loss or number of views, whose program is another.
 
     Example:
@@ -195,6 +204,7 @@ def fit(
     check_optimizer(optimizer)
     _check_variants(average, noise, feedback, hardened, early_stop)
     check_about({} if about is None else about)
+    written = Published(publish, export, folder)
     relation, unit = relation_and_unit(ledger, share, folder, neighboring_relation, privacy_unit)
     if max_grad_norm == "adaptive" and (feedback is not None or hardened or noise != "independent"):
         raise ValueError(
@@ -247,7 +257,9 @@ def fit(
         with _paying(run, ledger, relation, chosen.filled("privacy_unit", unit, default_unit)) as (paying, begun):
             state = state_of(oracle_of(ledger=paying, session=begun, randomness=run.randomness), average)
             said = {"chosen_by_tacita": chosen.words} | ({"about": dict(about)} if about else {})
-            finished = _finished(run, state, watching, data["dataset"], delta=target_delta, said=said, bar=progress)
+            finished = _finished(
+                run, state, watching, data["dataset"], written, delta=target_delta, said=said, bar=progress
+            )
     run.finish()
     return finished
 
@@ -329,6 +341,7 @@ def _finished(
     state: TrainingState,
     watching: Watching,
     dataset: Any,
+    written: Published,
     *,
     delta: float,
     said: Mapping[str, Any],
@@ -340,12 +353,12 @@ def _finished(
     delta = stated_delta(delta, oracle)
     oracle.source.ranks.broadcast(SEALED, {"sealed": run.sealed})
     if run.sealed:
-        finished = restored_run(run, state, delta, said)
+        finished = restored_run(run, state, written, delta=delta, said=said)
     else:
         progress = Progress(oracle.ledger, delta=delta, total=oracle.planned_queries) if bar else None
         watch = Watch(state, watching, delta=delta, bar=progress)
         _train(state, _checkpoints(run, oracle, dataset), watch, progress)
-        finished = finished_run(run, state, watching.public_data is not None, delta, said)
+        finished = finished_run(run, state, written, public=watching.public_data is not None, delta=delta, said=said)
     same_weights(oracle.source.ranks, state.model)
     return finished
 

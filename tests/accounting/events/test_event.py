@@ -264,6 +264,13 @@ def test_a_class_cannot_take_the_name_of_another():
     assert Event.from_dict(line) == acc.ZCDPEvent(relation="replace_one", rho=0.5)
 
 
+def test_a_field_cannot_have_the_name_under_which_lines_name_the_class():
+    with pytest.raises(TypeError, match="lines name its class under 'event'"):
+
+        class Misnamed(Event):
+            event: str
+
+
 def test_a_law_and_an_event_are_families_of_their_own():
     class Twice(Event):
         """An event of this name ..."""

@@ -106,7 +106,7 @@ class GaussianSumEvent(NoisySumEvent, SampledEvent):
     @property
     def assumptions(self) -> tuple[str, ...]:
         poisson = isinstance(self.sampling, PoissonLaw | PoissonUnitLaw | TruncatedPoissonLaw)
-        return (*self.sampling.assumptions(self.relation), *(("the divisor is public",) if poisson else ()))
+        return (*super().assumptions, *(("the divisor is public",) if poisson else ()))
 
 
 def moved_in_some_queries(event: Any, queries: int) -> Guarantee:

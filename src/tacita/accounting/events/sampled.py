@@ -112,6 +112,10 @@ class SampledEvent(Event):
         return f"any relation; there is one with {', '.join(others)}{' and ' if others else ''}{last}."
 
     @property
+    def assumptions(self) -> tuple[str, ...]:
+        return self.sampling.assumptions(self.relation)
+
+    @property
     def per_query(self) -> bool:
         return self.sampling.per_query
 
