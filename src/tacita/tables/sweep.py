@@ -173,9 +173,7 @@ class _SweepTask:
 
     def _write(self, best: RunResult | None, said: Selected) -> None:
         if best is None:
-            measure = scores.measure(self.preprocessing.encoder)
-            nothing = {"measure": measure, "value": None, "private": True, "how": NO_RUN}
-            self.task.write(None, self.preprocessing, nothing, said)
+            self.task.write(None, self.preprocessing, scores.none_for(self.preprocessing.encoder, NO_RUN), said)
             return
         winner = replace(self.task, settings=self.settings[best.point], plan=self.plans[best.point])
         own = _with_model(self.preprocessing, winner)
