@@ -198,7 +198,7 @@ The statement prints the condition and no unconditional epsilon; see [second-ord
 | noisy histograms, which `tacita train` buys | one Gaussian query for all of them together |
 | `StationaryTest` | a pure epsilon, once, however many points it rejects; only if the declared Hessian bound holds |
 | `select`, `tacita train --sweep` | the best of a secret number of runs, once, by Renyi divergences |
-"""  # noqa: E501 - a row of a table is a line
+"""
 
 
 def cells(rows: dict[str, dict[Any, str]]) -> str:
