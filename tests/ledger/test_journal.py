@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import itertools
 import json
 import os
 import random
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from tacita import _files
 from tacita.accounting import FullBatchLaw, GaussianSumEvent
 from tacita.errors import LedgerError
-from tacita.ledger import Ledger, Reservations, journal, verify_file
+from tacita.ledger import Ledger, Reservations, hash_chain, journal, verify_file
 from tacita.ledger.hash_chain import GENESIS, Anchor, canonical, check_anchor, read, sha256
 from tacita.ledger.journal import head_path
 
@@ -672,3 +673,34 @@ def _entries():
 
 
 ENTRIES = _entries()
+
+
+def test_lines_of_queries_are_read_by_their_shape_as_any_line_is_read():
+    """What the short way takes is canonical, and says the same."""
+    line = b'{"fingerprint":"00ff","kind":"query","number":12,"prev":"ab","seq":3,"session":"train-1","v":1}'
+    texts = [bytes([byte]) for byte in range(256)]
+    texts += [
+        b"1e5",
+        b"1.0",
+        b"-0",
+        b"00",
+        b"9" * 23,
+        b"null",
+        b"[1]",
+        b"NaN",
+        b"\\u00e9",
+        b"\\n",
+        b"\\ud800",
+        b',"v":1',
+        b"",
+    ]
+    taken = 0
+    for place, text, length in itertools.product(range(15, len(line)), texts, (0, 1)):
+        mutant = line[:place] + text + line[place + length :]
+        if hash_chain._QUERY.fullmatch(mutant):  # any other line is read as before
+            taken += 1
+            entry = hash_chain._parse(mutant)
+            assert entry == json.loads(mutant)
+            assert hash_chain.canonical(entry) == mutant
+    assert taken > 1000
+    assert hash_chain._parse(line + b" ") is None

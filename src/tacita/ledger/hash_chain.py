@@ -7,6 +7,7 @@ kind.
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,6 +18,10 @@ GENESIS = "0" * 64
 PLACE = {"v", "seq", "prev"}  # the fields of a line that are the chain's
 SEAL = "seal"  # the kind of the last line of a finished run
 _OPENING = b'{"event":{"'  # every first line begins so: a register record with its keys in order
+_QUERY = re.compile(  # nearly every line is a query's; one of this shape is its own canonical form
+    rb'{"fingerprint":"(\w*)","kind":"query","number":(0|[1-9]\d{0,17}),"prev":"(\w*)","seq":(0|[1-9]\d{0,17}),'
+    rb'"session":"([\w.-]*)","v":1}'
+)
 _JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 Entry = dict[str, Any]
 
@@ -112,9 +117,16 @@ def read(data: bytes) -> LedgerLines:
 
 
 def _parse(line: bytes) -> Entry | None:
+    """Return the object of a line; ``None`` if it is not one in canonical form, which refuses repeated keys, too."""
+    if query := _QUERY.fullmatch(line):
+        fingerprint, number, previous, seq, session = query.group(1, 2, 3, 4, 5)
+        return {
+            "fingerprint": fingerprint.decode(), "kind": "query", "number": int(number), "prev": previous.decode(),
+            "seq": int(seq), "session": session.decode(), "v": 1,
+        }  # fmt: skip
     try:
         entry = json.loads(line, parse_constant=_no_constant)
-        whole = isinstance(entry, dict) and canonical(entry) == line  # refuses repeated keys, too
+        whole = isinstance(entry, dict) and canonical(entry) == line
     except (ValueError, RecursionError):
         return None
     return entry if whole else None

@@ -64,10 +64,11 @@ def read_anchor(path: Path) -> Anchor | None:
     return Anchor(count, digest, head.name)
 
 
-def read_file(path: Path) -> LedgerLines:
-    """Read the lines of the file at ``path``; raise :class:`LedgerError` if that is not possible."""
+def read_file(path: Path, *, first: bool = False) -> LedgerLines:
+    """Read the lines of the file at ``path``, or the first one; raise :class:`LedgerError` if that is not possible."""
     try:
-        return read(path.read_bytes())
+        with path.open("rb") as file:
+            return read(file.readline() if first else file.read())
     except OSError as error:
         raise LedgerError(f"{path.name} cannot be read: {error.strerror}.") from None
     except LedgerError as error:
@@ -216,8 +217,16 @@ def ends_with_seal(path: Path) -> bool:
         return False
 
 
-def verify_file(path: str | os.PathLike[str], anchor: Anchor | None = None) -> Verification:
-    """Check the ledger at ``path`` against ``anchor``, by default ``NAME.head.json``. No content makes it raise."""
+def verify_file(
+    path: str | os.PathLike[str], anchor: Anchor | None = None, writer: Anchor | None = None
+) -> Verification:
+    """Check the ledger at ``path`` against ``anchor``, by default ``NAME.head.json``. No content makes it raise.
+
+    Args:
+        path: The file.
+        anchor: What is known of its lines.
+        writer: What the process that writes it knows of its lines, if it is this one.
+    """
     path = Path(path)
     name = head_path(path).name if anchor is None else anchor.name
     own = anchor is None
@@ -227,6 +236,8 @@ def verify_file(path: str | os.PathLike[str], anchor: Anchor | None = None) -> V
     except LedgerError as error:
         return Verification(name, False, str(error).rstrip("."))
     reason = _contradiction(reading, anchor, name) or (_put_back(reading, anchor) if own else "")
+    if not reason and writer is not None:
+        reason = check_anchor(reading.lines, writer)
     return Verification(name, not reason, reason, reading.sealed)
 
 
@@ -411,12 +422,7 @@ class Journal:
             entries = [json.loads(line) for line in self.lines]
             reason = find_fault(self.lines, entries) or check_anchor(self.lines, anchor)
             return Verification(anchor.name, not reason, reason, bool(entries) and entries[-1]["kind"] == SEAL)
-        verification = verify_file(self.path, anchor)
-        if verification.ok and self._file is not None:
-            reading = read_file(self.path)
-            reason = check_anchor(reading.lines, self.anchor("the writer"))
-            return Verification(verification.anchor, not reason, reason, reading.sealed)
-        return verification
+        return verify_file(self.path, anchor, None if self._file is None else self._anchor("the writer"))
 
     @property
     def writes(self) -> bool:

@@ -123,7 +123,7 @@ class Ledger:
                 shortened.
         """
         path = Path(path)
-        entries = read_file(path).entries
+        entries = read_file(path, first=True).entries
         if not entries:
             raise LedgerError(f"{path.name} holds no session yet; open it as Ledger(path, neighboring_relation=...).")
         if entries[0].get("kind") == SEAL:

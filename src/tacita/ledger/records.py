@@ -264,6 +264,7 @@ class Sealed(Record, tag="seal"):
     statement: str
 
 
+_KINDS = {of.__struct_config__.tag: of for of in (Register, Open, Withdraw, Reserve, GiveBack, Query, Close, Sealed)}
 Change = Open | Withdraw | Reserve | GiveBack | Query | Close  # of one session
 
 
@@ -275,11 +276,11 @@ def read_record(entry: Entry) -> Register | Change | Sealed:
     """
     if not entry.keys() >= PLACE:
         raise LedgerError("it lacks its place in the chain.")
-    fields = {name: value for name, value in entry.items() if name not in PLACE}
+    kind, fields = entry.get("kind"), {name: value for name, value in entry.items() if name not in PLACE}
     try:
-        return msgspec.convert(fields, Register | Change | Sealed)
-    except msgspec.ValidationError as error:
-        raise LedgerError(f"a {entry.get('kind')} line with other fields: {error}.") from None
+        return msgspec.convert(fields, _KINDS[kind])  # not their union, which would be looked at for each line anew
+    except (KeyError, TypeError, msgspec.ValidationError) as error:
+        raise LedgerError(f"a {kind} line with other fields: {error}.") from None
 
 
 class errors_of_record:
