@@ -257,7 +257,10 @@ class NetworkSource(GradientSource):
         given = {name: p.shape for name, p in params.items()}
         names = ", ".join(sorted({name for name, _ in set(given.items()) ^ set(self._shapes.items())}))
         raise ValueError(
-            f"params must be the parameters that were trainable when the source was built; these differ: {names}."
+            f"params must be the parameters that were trainable when the source was built; these differ: {names}. What "
+            "the session pays for is a gradient of those. To leave some of them as they are for a while, let them keep "
+            "requires_grad and ask oracle.backward(updates=[...]) for the others; to train other parameters from now "
+            "on (peft's set_adapter), build an oracle for them, with a session of its own in the same ledger."
         )
 
 
