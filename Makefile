@@ -13,8 +13,9 @@ ONE_THREAD := OMP_NUM_THREADS=1
 # Where the environment forbids bytecode, pytest would rewrite all test files in every run: 10 s of CPU time a worker. It
 # stands beside its source, where that of the packages is since they were installed.
 KEEP_BYTECODE := PYTHONDONTWRITEBYTECODE=
-# Two workers with a thread each use two cores better than one worker with two threads.
-PYTEST := $(ONE_THREAD) $(KEEP_BYTECODE) $(BIN)/python -m pytest -n $(WORKERS)
+# Two workers with a thread each use two cores better than one worker with two threads. Each takes a file at a time, the
+# longest first (conftest.py): what a file makes once is made once.
+PYTEST := $(ONE_THREAD) $(KEEP_BYTECODE) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Other processors, as torch and oneDNN can be told to be, and where the numbers of their arithmetic matter.
 PROCESSORS := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 \

@@ -15,7 +15,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from tests.slow import is_slow, left_out
+from tests.slow import LIST, is_slow, left_out, longest_first, times
 
 SEEDED = os.environ.get("TACITA_AUDIT", "") in ("", "0")
 
@@ -37,17 +37,27 @@ def _seed(name: str) -> None:
     torch.manual_seed(source.getrandbits(63))
 
 
+if SEEDED:  # whether a disk keeps what was flushed no test can see; waiting for it costs minutes
+    os.fsync = os.fstat  # type: ignore[assignment] # still refuses a handle that is not open
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add ``--quick``, which leaves out what ``tests/slow.txt`` names."""
     parser.addoption("--quick", action="store_true", help="leave out the tests that tests/slow.txt names")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out slow tests on request; refuse names that hold an address, which differ from worker to worker."""
+    """Leave out slow tests on request; begin with the longest files; refuse names that hold an address.
+
+    Addresses differ from worker to worker.
+    """
     if config.getoption("quick"):
         slow = left_out()
         config.hook.pytest_deselected(items=[item for item in items if is_slow(item.nodeid, slow)])
         items[:] = [item for item in items if not is_slow(item.nodeid, slow)]
+    if hasattr(config, "workerinput"):  # one of several processes, each of which takes a file at a time
+        order = longest_first([item.nodeid for item in items], times(LIST.read_text(encoding="utf-8").splitlines()))
+        items.sort(key=lambda item: order[item.nodeid.split("::", maxsplit=1)[0]])
     addresses = [item.nodeid for item in items if " at 0x" in item.nodeid]
     if addresses:
         raise pytest.UsageError(f"give these tests ids of their own: {', '.join(addresses)}")

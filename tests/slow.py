@@ -26,6 +26,7 @@ LIST = ROOT / "tests" / "slow.txt"
 TIMES = ROOT / ".pytest_cache" / "times.jsonl"
 LONG = 0.2  # seconds of CPU time of a test, all its cases together
 STAYS = " stays"  # ends the line of a test that takes long and runs all the same
+SHORT = 0.05  # seconds of a test that does not take long, about
 WORTH = 0.3  # seconds that a test may take for each planted patch that no quicker test sees
 PLANTING = "tests/planted/test_planted.py"  # many times the other tests
 
@@ -90,6 +91,25 @@ def times(lines: Iterable[str]) -> dict[str, float]:
     """Return the seconds that the list has for tests."""
     fields = (line.removesuffix(STAYS).split() for line in lines)
     return {name: float(seconds) for name, *rest in fields for seconds in rest}
+
+
+def seconds_of(test: str, seconds: Mapping[str, float]) -> float:
+    """Return the seconds of a test or one of its cases, by its own name or its file's; 0 if it does not take long."""
+    return seconds.get(test_of(test), seconds.get(test.split("::", maxsplit=1)[0], 0.0))
+
+
+def cheapest(tests: Sequence[str], seconds: Mapping[str, float]) -> str:
+    """Return the test that takes least; of those that do not take long, the first."""
+    return min(tests, key=lambda test: seconds_of(test, seconds))
+
+
+def longest_first(nodeids: Iterable[str], seconds: Mapping[str, float]) -> dict[str, float]:
+    """Return a number for each file of ``nodeids``, by which the files that take longest come first."""
+    total: dict[str, float] = defaultdict(float)
+    for test in dict.fromkeys(map(test_of, nodeids)):
+        file = test.split("::", maxsplit=1)[0]
+        total[file] -= float("inf") if file == PLANTING else max(seconds_of(test, seconds), SHORT)
+    return total
 
 
 def measured(paths: Sequence[str]) -> dict[str, float]:

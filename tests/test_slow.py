@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.slow import PLANTING, STAYS, WORTH, left_out, listed, staying, times
+from tests.slow import PLANTING, STAYS, WORTH, cheapest, left_out, listed, longest_first, staying, times
 
 LITTLE, MUCH = 0.9 * WORTH, 10 * WORTH
 
@@ -32,3 +32,16 @@ def test_a_list_is_read_as_it_was_written():
 
 def test_planting_is_left_out():
     assert PLANTING in left_out()
+
+
+def test_the_cheapest_is_the_first_of_those_that_take_least():
+    seconds = {"a.py::dear": 2.0, "b.py": 1.0}
+    assert cheapest(["a.py::dear[1]", "a.py::quick", "a.py::other"], seconds) == "a.py::quick"
+    assert cheapest(["a.py::dear", "b.py::any[0]"], seconds) == "b.py::any[0]"
+
+
+def test_planting_and_then_the_longest_files_come_first():
+    seconds = {"b.py::dear": 2.0, "c.py": 5.0}
+    order = longest_first(["a.py::one", "b.py::dear[0]", "b.py::dear[1]", "c.py::all", f"{PLANTING}::any"], seconds)
+    assert sorted(order, key=lambda file: order[file]) == [PLANTING, "c.py", "b.py", "a.py"]
+    assert order["b.py"] == -2.0

@@ -13,6 +13,7 @@ from . import (
     errors as errors,
     estimators as estimators,
     federated as federated,
+    finetune as finetune,
     gradients as gradients,
     hardened as hardened,
     ledger as ledger,

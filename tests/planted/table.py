@@ -19,8 +19,9 @@ HEAD = """# Ways that private training goes wrong
 
 Each row is a failure of a published library or paper, or of a prototype of ours. Beside it stands what makes it
 impossible here, and the bugs that are planted to see whether the tests would notice. Every [planted bug](#planted-bugs)
-is put into the code by `tests/planted/test_planted.py`, and the tests named beside it must fail; without a bug the same
-tests must pass. A row marked *later* waits for a part that does not exist yet; what can be planted of it already is.
+is put into the code by `tests/planted/test_planted.py`, and the tests named beside it must fail (`make test` asks the
+cheapest, `make audit` all); without a bug the same tests must pass. A row marked *later* waits for a part that does not
+exist yet; what can be planted of it already is.
 
 The [last table](#planted-as-a-change-of-text) has bugs that are a text of a file and what stands there instead. Most of
 them concern combinations: a maximum, shares, several parameters, sessions or rounds, an argument that is passed on.

@@ -1,4 +1,7 @@
-"""Every planted bug is seen by the tests that are named for it; without a bug the same tests pass."""
+"""Every planted bug is seen by the tests that are named for it; without a bug the same tests pass.
+
+``make test`` asks the cheapest test of each bug, ``make audit`` every one.
+"""
 
 import json
 import os
@@ -13,13 +16,24 @@ from tests.planted import table
 from tests.planted.bugs import BUGS
 from tests.planted.pitfalls import ITSELF, PITFALLS, SECTIONS
 from tests.planted.plant import NEEDS_IMPORT, NONE, WAITED, verdict
+from tests.planted.refuted import BEYOND, CONTRACT, FEW, REFUTED
 from tests.planted.substitutions import SourceCopy, load
+from tests.slow import LIST, cheapest, times
 
 ROOT = Path(__file__).parents[2]
 SUBSTITUTIONS = load()
-EVERY = [*BUGS.values(), *SUBSTITUTIONS.values()]
-TESTS = sorted({test for bug in EVERY for test in bug.caught_by})
 AUDIT = bool(os.environ.get("TACITA_AUDIT"))
+SECONDS = times(LIST.read_text().splitlines())
+EVERY = [
+    bug if AUDIT else replace(bug, caught_by=(cheapest(bug.caught_by, SECONDS),))
+    for bug in (*BUGS.values(), *SUBSTITUTIONS.values())
+]
+BY_CONTRACT = [
+    replace(bug, caught_by=(f"{CONTRACT}[{REFUTED[bug.name]}]",))
+    for bug in EVERY
+    if bug.name in (REFUTED if AUDIT else FEW)
+]
+TESTS = sorted({test for bug in (*EVERY, *BY_CONTRACT) for test in bug.caught_by})
 
 
 class Planted:
@@ -51,14 +65,12 @@ class Planted:
 @pytest.fixture(scope="module")
 def planted(request):
     """With ``-k``, only what the chosen bugs need is collected."""
-    chosen = [item.callspec.params["bug"] for item in request.session.items if item.name.startswith(SEEN)]
+    cases = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
+    chosen = [params["bug"] for params in cases if "bug" in params]
     alone = len(request.session.items) == len(chosen)  # the other checks of this module may ask for any test
     process = Planted({test for bug in chosen for test in bug.caught_by} if alone else TESTS)
     yield process
     process.close()
-
-
-SEEN = "test_a_planted_bug_is_seen["
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +86,23 @@ def test_a_planted_bug_is_seen(planted, copy, bug):
         assert not copy.run(bug, bug.caught_by).verdict(bug)
     else:
         assert not verdict(bug, answer)
+
+
+@pytest.mark.parametrize("bug", BY_CONTRACT, ids=[bug.name for bug in BY_CONTRACT])
+def test_the_contract_of_oracles_refutes_it(planted, bug):
+    answer = planted.run(bug.name, bug.caught_by)
+    assert not verdict(bug, answer)
+    assert answer[bug.caught_by[0]].startswith("AssertionError")
+
+
+def test_every_bug_of_noise_and_sensitivity_is_refuted_or_beyond_the_contract():
+    patched = ("noise_bugs", "gradient_bugs", "sampling_bugs")
+    rooms = ("clipping", "gradients", "mechanisms", "oracles", "sampling")
+    here = [bug for bug in BUGS.values() if bug.plant.__module__.split(".")[-1] in patched]
+    here += [bug for bug in SUBSTITUTIONS.values() if bug.file.split("/")[0] in rooms]
+    assert {bug.name for bug in here if {20, 21} & set(bug.rows)} <= REFUTED.keys() | BEYOND.keys()
+    assert REFUTED.keys() | BEYOND.keys() <= BUGS.keys() | SUBSTITUTIONS.keys()
+    assert not REFUTED.keys() & BEYOND.keys()
 
 
 @pytest.mark.skipif(not AUDIT, reason="the suite itself runs them; make audit, in a fork too")

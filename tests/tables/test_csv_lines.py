@@ -154,8 +154,8 @@ def test_chunks_are_the_whole_bit_for_bit(twice, tmp_path, monkeypatch, windows)
         file.append(encoder.encode(chunk), np.ones(chunk.num_rows, bool))
         first = rows.stop
     if windows:
-        monkeypatch.setattr("tacita.tables.encoded_file.RESIDENT", 0)
-        monkeypatch.setattr("tacita.tables.encoded_file.WINDOW", 1000)
+        monkeypatch.setattr("tacita.tables.mapped_rows.RESIDENT", 0)
+        monkeypatch.setattr("tacita.tables.mapped_rows.WINDOW", 1000)
     features, target, weight = file.whole()
     some = np.array([599, 3, 3, 0, 77])[: len(features)]
     assert np.array_equal(file.fetch(some, 0)[0], features[some])

@@ -30,7 +30,7 @@ def test_features_come_back(tmp_path, monkeypatch, values, most):
             "y": TextColumn.of(rng.choice(["no", "yes"], ROWS).tolist()),
         }
     )
-    monkeypatch.setattr("tacita.tables.encoded_file.RESIDENT", most)
+    monkeypatch.setattr("tacita.tables.mapped_rows.RESIDENT", most)
     encoded, file = encoder.encode(table), EncodedFile(encoder, tmp_path)
     assert encoded.target is not None
     file.append(encoded, np.ones(ROWS, bool))

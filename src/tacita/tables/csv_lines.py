@@ -91,7 +91,7 @@ def blocks(path: Path) -> Iterator[bytes]:
         DataStructureError: The file cannot be read.
     """
     parts: list[bytes] = []
-    for number, piece in enumerate(_pieces(path)):
+    for number, piece in enumerate(file_pieces(path)):
         data = piece if number else piece.removeprefix(BYTE_ORDER_MARK)
         cut = data.rfind(b"\n") + 1
         if cut:
@@ -102,7 +102,12 @@ def blocks(path: Path) -> Iterator[bytes]:
         yield rest
 
 
-def _pieces(path: Path) -> Iterator[bytes]:
+def file_pieces(path: Path) -> Iterator[bytes]:
+    """Yield the bytes of a file, decompressed if its name ends in ``.gz``.
+
+    Raises:
+        DataStructureError: The file cannot be read.
+    """
     try:
         with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
             while data := file.read(BLOCK):

@@ -4,31 +4,25 @@ The file is on disk but in no folder, so that it is gone when the process ends, 
 chunk, so that the memory does not grow with their number.
 """
 
-import tempfile
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tacita.gradients.data import IndexedRows
 from tacita.tables.encoding import Encoded, Encoder
 from tacita.tables.features import BLOCK_ROWS, ArrayPiece, NumberPiece
 from tacita.tables.image_features import ScatteringPiece
+from tacita.tables.mapped_rows import MappedRows
 
-RESIDENT = 2**28  # bytes; a file up to this size is mapped whole
-WINDOW = 2**25  # bytes that are mapped at once of a larger file
 CHUNK_ROWS = 2**13  # rows of a chunk of :meth:`EncodedFile.chunks`
 _ROWS_AT_ONCE = 2**9  # rows that are unpacked at once, in the processor's cache
-_PART = 2**20  # bytes of a part of a fingerprint
 _BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.float32)  # the eight bits of a byte
 _VALID, _LABELLED = 1, 2  # bits of a row's flags
 
 
-class EncodedFile(IndexedRows):
+class EncodedFile(MappedRows):
     """A data set of encoded rows for an oracle: rows are appended, then read in any order.
 
     A feature that is always 0 or 1 takes one bit on disk, any other takes four bytes, or two if all are scattering
@@ -40,24 +34,11 @@ class EncodedFile(IndexedRows):
         by_class: Public training weights: one for each class, or one number, shape (), for all; ``None`` means 1.
     """
 
-    threaded: ClassVar[bool] = True
-
     def __init__(self, encoder: Encoder, folder: Path, *, by_class: Tensor | None = None):
         self._encoder = encoder
         self._by_class = by_class
         self._floats = _float_features(encoder)
-        self._dtype = _row_type(encoder, self._floats)
-        self._file = tempfile.TemporaryFile(dir=folder, prefix=".encoded-")  # noqa: SIM115 - lives as long as this
-        weakref.finalize(self, self._file.close)
-        self._rows = 0
-        self._mapped: tuple[tuple[int, int], np.ndarray] | None = None
-
-    @property
-    def num_rows(self) -> int:
-        return self._rows
-
-    def __len__(self) -> int:
-        return self._rows
+        super().__init__(_row_type(encoder, self._floats), folder)
 
     def append(self, encoded: Encoded, rows: np.ndarray) -> None:
         """Append the rows that the mask ``rows`` selects."""
@@ -77,15 +58,14 @@ class EncodedFile(IndexedRows):
             packed["flags"] |= (_LABELLED * encoded.labelled.numpy()[rows]).astype(np.uint8)
             if "answer" in self._dtype.names:  # pyright: ignore[reportOperatorIssue]
                 packed["answer"] = encoded.answers.numpy()[rows]
-        self._file.write(packed.tobytes())
-        self._rows += len(packed)
+        self.append_packed(packed)
 
     def fetch(self, indices: np.ndarray, seed: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return features, targets and weights of some rows.
 
         Without any feature there is one column of zeros. A row that does not count has weight 0.
         """
-        packed = self._packed(np.asarray(indices, np.int64))
+        packed = self.packed(np.asarray(indices, np.int64))
         features = self._features(packed)
         if not features.shape[1]:
             features = torch.zeros(len(packed), 1)
@@ -118,7 +98,7 @@ class EncodedFile(IndexedRows):
     def chunks(self) -> Iterator[Encoded]:
         """Yield all rows in order, in at least one chunk, which may be empty."""
         for first in range(0, max(self._rows, 1), CHUNK_ROWS):
-            packed = self._packed(np.arange(first, min(first + CHUNK_ROWS, self._rows)))
+            packed = self.packed(np.arange(first, min(first + CHUNK_ROWS, self._rows)))
             target = torch.from_numpy(packed["target"].copy())
             answers = torch.from_numpy(packed["answer"].copy()) if "answer" in packed.dtype.names else target  # pyright: ignore
             valid, labelled = (torch.from_numpy(packed["flags"] & bit > 0) for bit in (_VALID, _LABELLED))
@@ -132,50 +112,10 @@ class EncodedFile(IndexedRows):
         """Yield the weights of the classes and all bytes of the file, for a fingerprint."""
         if self._by_class is not None:
             yield self._by_class.numpy().tobytes()
-        self._file.seek(0)
-        while part := self._file.read(_PART):
-            yield part
-
-    def _packed(self, indices: np.ndarray) -> np.ndarray:
-        """Return rows as they are in the file."""
-        size = self._window_rows
-        numbers = indices // size
-        if not len(indices) or numbers.min() == numbers.max():
-            return _taken(self._window(int(numbers[0])), indices % size) if len(indices) else np.empty(0, self._dtype)
-        packed = np.empty(len(indices), self._dtype)
-        for number in np.unique(numbers):
-            own = np.flatnonzero(numbers == number)
-            packed[own] = _taken(self._window(int(number)), indices[own] % size)
-        return packed
-
-    @property
-    def _window_rows(self) -> int:
-        """The number of rows of a window: all rows, if they are few enough for the system to keep them in memory."""
-        size = self._dtype.itemsize
-        return max(1, self._rows if self._rows * size <= RESIDENT else WINDOW // size)
-
-    def _window(self, number: int) -> np.ndarray:
-        """Return a window of the file; only the last one stays mapped."""
-        key = number, self._rows
-        if self._mapped is None or self._mapped[0] != key:
-            self._mapped = None  # unmapped before the next one is mapped
-            self._file.flush()
-            first = number * self._window_rows
-            shape = (min(self._window_rows, self._rows - first),)
-            mapped = np.memmap(self._file, self._dtype, "r", first * self._dtype.itemsize, shape)
-            self._mapped = key, np.asarray(mapped)
-        return self._mapped[1]
+        yield from super().parts()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._encoder.num_features} features)"
-
-
-def _taken(window: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Return rows of a window.
-
-    ``take`` is several times as fast as indexing. ``clip`` skips the check of every index, all of which are in range.
-    """
-    return np.take(window, places, mode="clip")
 
 
 def _float_features(encoder: Encoder) -> np.ndarray | None:

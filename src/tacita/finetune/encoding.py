@@ -1,0 +1,190 @@
+"""Records as tokens of one public length. What becomes of a record follows from the record and public settings alone.
+
+line ──read_line──> Record ──TokenEncoder──> Tokens ──> EncodedTexts, a data set in a file without a name
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacita import _validate
+from tacita.finetune.chat import ChatTemplate
+from tacita.finetune.records import Line, Record
+from tacita.tables.mapped_rows import MappedRows
+
+IGNORED = -100  # the label of a position that is no target
+_LETTERS = 64  # a text is cut to so many letters a token before it is encoded: no line takes minutes
+_ROWS_AT_ONCE = 2**10
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The tokens of a record, and which of them it is trained to say.
+
+    Attributes:
+        ids: The tokens, at most ``max_tokens``.
+        targets: For each, whether it is a target. The first token of a sequence is never predicted.
+        length: Number of tokens before the record was cut.
+    """
+
+    ids: list[int]
+    targets: list[bool]
+    length: int
+
+    @property
+    def counts(self) -> bool:
+        """Whether any target can be predicted."""
+        return any(self.targets[1:])
+
+
+NOTHING = Tokens([], [], 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenEncoder:
+    """Encodes records; all settings are public.
+
+    Text and completion end with the end token, which is a target. Marks of special tokens inside of a text or a pair
+    are text. Prompt and completion are encoded apart from each other, so that no token spans both.
+
+    Attributes:
+        tokenizer: The model's own, as of transformers.
+        max_tokens: The public length; a longer record is cut.
+        cut: ``"prompt"``: a long record loses the left of its prompt, of which a quarter of ``max_tokens`` stays, then
+            the right of the rest. ``"end"``: it loses its right.
+        mask_prompt: Whether only completions and what the assistant says are targets.
+        chat: The template of messages; ``None`` if messages contribute nothing.
+
+    Raises:
+        ValueError: The tokenizer has no end token.
+    """
+
+    tokenizer: Any
+    max_tokens: int
+    cut: Literal["prompt", "end"] = "prompt"
+    mask_prompt: bool = True
+    chat: ChatTemplate | None = None
+    _begin: list[int] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _validate.count("max_tokens", self.max_tokens, at_least=2)
+        if self.tokenizer.eos_token_id is None:
+            raise ValueError("the tokenizer has no end token, without which a model never learns to stop: set one.")
+        begin, written = self.tokenizer.bos_token_id, self.tokenizer("a")["input_ids"]
+        object.__setattr__(self, "_begin", [begin] if begin is not None and [*written[:1]] == [begin] else [])
+
+    def encode(self, record: Record | None) -> Tokens:
+        """Return the tokens of a record; of one without a target, none."""
+        if record is None:
+            return NOTHING
+        if record.form == "messages":
+            ids, targets = self._messages(record)
+        else:
+            ids, targets = self._written(record)
+        length = len(ids)
+        if length > self.max_tokens:
+            ids, targets = self._short(ids, targets)
+        found = Tokens(ids, targets, length)
+        return found if found.counts else NOTHING
+
+    def _written(self, record: Record) -> tuple[list[int], list[bool]]:
+        """Return prompt and completion, or a text, with the begin token, if the model has one, and the end token."""
+        ids, targets = [*self._begin], [False] * len(self._begin)
+        for turn in record.turns:
+            said = turn.role == "assistant"
+            own = self._plain(turn.content, from_left=said)
+            ids += own
+            targets += [said or not self.mask_prompt] * len(own)
+        return [*ids, self.tokenizer.eos_token_id], [*targets, True]
+
+    def _plain(self, text: str, *, from_left: bool) -> list[int]:
+        """Return the tokens of a text, in which no mark of a special token is one."""
+        most = _LETTERS * self.max_tokens
+        text = text[:most] if from_left else text[-most:]
+        return list(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
+
+    def _messages(self, record: Record) -> tuple[list[int], list[bool]]:
+        if self.chat is None or sum(len(turn.content) for turn in record.turns) > _LETTERS * self.max_tokens:
+            return [], []
+        try:
+            pieces = self.chat.pieces(record.turns)
+        except Exception:  # the template refuses this conversation, such as two questions in a row
+            return [], []
+        ids: list[int] = []
+        targets: list[bool] = []
+        for text, said in pieces or []:
+            own = self.chat.tokens(text)
+            ids += own
+            targets += [said or not self.mask_prompt] * len(own)
+        return ids, targets
+
+    def _short(self, ids: list[int], targets: list[bool]) -> tuple[list[int], list[bool]]:
+        most = self.max_tokens
+        prompt = targets.index(True) if self.cut == "prompt" and True in targets else 0
+        kept = min(prompt, max(most // 4, most - (len(ids) - prompt)))
+        start = prompt - kept
+        return ids[start : start + most], targets[start : start + most]
+
+
+class EncodedTexts(MappedRows):
+    """A data set of encoded records for an oracle: all of one length, padded on the right.
+
+    A batch is a dict of ``input_ids``, ``attention_mask`` and ``labels``, (batch, max_tokens) and of type int64. The
+    label is ``-100`` where a position is no target, padding included: what is masked is a position, never a number, so
+    that the end token is learned even where padding is the same number.
+
+    Args:
+        encoder: Encodes the records.
+        folder: A folder on the disk that is to hold the file.
+    """
+
+    def __init__(self, encoder: TokenEncoder, folder: Path):
+        self._encoder = encoder
+        length = encoder.max_tokens
+        number = "<u2" if len(encoder.tokenizer) <= 2**16 else "<u4"
+        fields = [("ids", number, (length,)), ("targets", "u1", (-(-length // 8),)), ("length", "<u4")]
+        super().__init__(np.dtype(fields), folder)
+
+    def extend(self, lines: Iterable[Line]) -> list[str | None]:
+        """Append one record for each line, and return the person of each line."""
+        units: list[str | None] = []
+        waiting: list[Tokens] = []
+        for line in lines:
+            units.append(line.unit)
+            waiting.append(self._encoder.encode(line.record))
+            if len(waiting) == _ROWS_AT_ONCE:
+                self._append(waiting)
+                waiting = []
+        self._append(waiting)
+        return units
+
+    def _append(self, found: list[Tokens]) -> None:
+        packed = np.zeros(len(found), self._dtype)
+        targets = np.zeros((len(found), self._encoder.max_tokens), bool)
+        for row, tokens in enumerate(found):
+            count = len(tokens.ids)
+            packed["ids"][row, :count], targets[row, :count], packed["length"][row] = tokens.ids, tokens.targets, count
+        packed["targets"] = np.packbits(targets, axis=1)
+        self.append_packed(packed)
+
+    def fetch(self, indices: np.ndarray, seed: int) -> dict[str, Tensor]:
+        """Return the batch of some records."""
+        packed, length = self.packed(np.asarray(indices, np.int64)), self._encoder.max_tokens
+        ids = torch.from_numpy(packed["ids"].astype(np.int64))
+        targets = torch.from_numpy(np.unpackbits(packed["targets"], axis=1)[:, :length].astype(bool))
+        # A record without tokens attends to its first padding: attention over nothing is NaN in some kernels.
+        lengths = torch.from_numpy(np.maximum(packed["length"], 1).astype(np.int64))
+        mask = (torch.arange(length) < lengths[:, None]).long()
+        return {"input_ids": ids, "attention_mask": mask, "labels": ids.masked_fill(~targets, IGNORED)}
+
+    def like(self) -> dict[str, Tensor]:
+        ones = torch.ones(1, self._encoder.max_tokens, dtype=torch.int64)
+        return {"input_ids": ones, "attention_mask": ones.clone(), "labels": ones.clone()}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._encoder.max_tokens} tokens)"

@@ -1,0 +1,57 @@
+"""The loss of a record of text: of its own tokens, and of no other record's.
+
+What a model computes with ``model(**batch).loss`` is a mean over the tokens of the *batch*. Every record then has
+the other records' number of tokens in its denominator, so that one long record that comes or goes rescales all the
+gradients of the others, which clipping each to C does not bound: the clipped sum moved by up to 18 C where the
+guarantee assumes 1 C (docs/finetuning.md has the figures).
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from tacita import _validate
+from tacita.finetune.encoding import IGNORED
+
+SequenceLoss = Literal["mean", "sum"]
+
+
+def sequence_losses(
+    loss: SequenceLoss = "mean", *, divisor: float | None = None
+) -> Callable[[nn.Module, dict[str, Tensor]], Tensor]:
+    r"""Return the loss of each record of a batch, for :func:`tacita.fit` or an oracle.
+
+    Of record :math:`i` with targets :math:`T_i` it is :math:`\frac{1}{\max(|T_i|, 1)} \sum_{t \in T_i} -\ln
+    p(t)` for ``"mean"``, and :math:`\frac{1}{R} \sum_{t \in T_i} -\ln p(t)` for ``"sum"``, in nats. Where the clipping
+    threshold is below most norms, both give the same update, because clipping takes the scale away.
+
+    Args:
+        loss: ``"mean"`` over the record's own targets, or their ``"sum"`` over a public ``divisor``.
+        divisor: R, a public number, such as half of the length in tokens; for ``"sum"`` alone.
+
+    Returns:
+        ``(model, batch) -> losses`` of shape (batch,), for a batch with ``input_ids``, ``attention_mask`` and
+        ``labels``, in which -100 is no target. Without a target the loss is 0.
+
+    Raises:
+        ValueError: ``loss`` is neither, or ``divisor`` is missing or goes with ``"mean"``.
+    """
+    if loss not in ("mean", "sum"):
+        raise ValueError(
+            f"loss must be mean or sum, both of one record's own tokens, got {loss!r}. A mean over the tokens of a "
+            "batch is no choice: each record would be divided by the other records' number of tokens."
+        )
+    if (loss == "sum") != (divisor is not None):
+        raise ValueError("divisor, a public number, belongs to loss='sum', and to it alone.")
+    scale = None if divisor is None else _validate.positive("divisor", divisor)
+
+    def losses(model: nn.Module, batch: dict[str, Any]) -> Tensor:
+        found = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], use_cache=False)
+        labels = batch["labels"][:, 1:]
+        scores = found.logits[:, :-1].float().mT
+        each = nn.functional.cross_entropy(scores, labels, reduction="none", ignore_index=IGNORED)
+        own = (labels != IGNORED).sum(1).clamp(min=1) if scale is None else scale
+        return each.sum(1) / own
+
+    return losses

@@ -1,0 +1,127 @@
+"""Records of text, one a line: read each by its own keys, and by nothing else of the file. Private.
+
+A line that is no record keeps its place and contributes nothing, and no message tells of it: ``tacita check`` does.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeGuard
+
+from tacita.tables.csv_lines import file_pieces
+
+LONGEST = 2**25  # bytes of a line; a longer one contributes nothing
+ROLES = ("system", "user", "assistant")
+Form = Literal["messages", "pair", "text"]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One message: ``role`` says it, with ``content``."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True)
+class Record:
+    """One line.
+
+    Attributes:
+        form: Which keys it has: ``messages``; ``prompt`` and ``completion``; or ``text``.
+        turns: The messages; prompt and completion, as user and assistant; or the text, as one of the assistant.
+    """
+
+    form: Form
+    turns: tuple[Turn, ...]
+
+
+@dataclass(frozen=True)
+class Line:
+    """What a line holds.
+
+    Attributes:
+        record: ``None`` if it is no record.
+        unit: The person whose it is, as JSON, if the field that names persons is there and holds a text or an integer.
+    """
+
+    record: Record | None
+    unit: str | None = None
+
+
+def read_records(path: str | Path, unit_field: str | None = None) -> Iterator[Line]:
+    """Yield every line of a file of JSON lines, compressed if its name ends in ``.gz``.
+
+    Args:
+        path: The file.
+        unit_field: The key that names the person; ``None`` if a record is a unit.
+
+    Raises:
+        DataStructureError: The file cannot be read. What its lines hold never raises.
+    """
+    for line in physical_lines(Path(path)):
+        yield read_line(line, unit_field)
+
+
+def physical_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file without their ends; of one that is longer than ``LONGEST`` an empty line."""
+    rest, too_long = b"", False
+    for piece in file_pieces(path):
+        *whole, last = piece.split(b"\n")
+        for line in whole:
+            joined = rest + line
+            yield b"" if too_long or len(joined) > LONGEST else joined
+            rest, too_long = b"", False
+        too_long = too_long or len(rest) + len(last) > LONGEST
+        rest = b"" if too_long else rest + last
+    if rest or too_long:
+        yield rest
+
+
+def read_line(line: bytes, unit_field: str | None = None) -> Line:
+    """Read one line by its own keys: ``messages`` first, then ``prompt`` and ``completion``, then ``text``.
+
+    Example:
+        >>> read_line(b'{"prompt": "2 + 2 =", "completion": " 4", "who": 7}', "who")
+        Line(record=Record(form='pair', turns=(Turn(role='user', content='2 + 2 ='),
+        Turn(role='assistant', content=' 4'))), unit='7')
+        >>> read_line(b'{"text": 4}').record is None
+        True
+    """
+    try:
+        fields = json.loads(line.removeprefix(b"\xef\xbb\xbf").decode("utf-8"))
+    except (ValueError, RecursionError):
+        return Line(None)
+    if not isinstance(fields, dict):
+        return Line(None)
+    name = None if unit_field is None else fields.get(unit_field)
+    unit = json.dumps(name) if isinstance(name, str | int) and not isinstance(name, bool) else None
+    return Line(_record(fields), unit)
+
+
+def _record(fields: dict[str, Any]) -> Record | None:
+    if "messages" in fields:
+        given = fields["messages"]
+        turns = [_turn(one) for one in given] if isinstance(given, list) else []
+        known = tuple(turn for turn in turns if turn is not None)
+        return Record("messages", known) if known and len(known) == len(turns) else None
+    if "prompt" in fields and "completion" in fields:
+        prompt, completion = fields["prompt"], fields["completion"]
+        if not (_is_text(prompt) and _is_text(completion)):
+            return None
+        return Record("pair", (Turn("user", prompt), Turn("assistant", completion)))
+    text = fields.get("text")
+    return Record("text", (Turn("assistant", text),)) if _is_text(text) else None
+
+
+def _turn(given: Any) -> Turn | None:
+    if not isinstance(given, dict) or not {"role", "content"} <= given.keys():
+        return None
+    role, content = given["role"], given["content"]
+    return Turn(role, content) if role in ROLES and _is_text(content) else None
+
+
+def _is_text(value: Any) -> TypeGuard[str]:
+    """Return whether a value is text that UTF-8 can hold: JSON may hold one half of a surrogate pair."""
+    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)

@@ -1,0 +1,188 @@
+"""Tokens and targets by hand; a record's tokens follow from the record alone."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from tacita.finetune import ChatTemplate, EncodedTexts, TokenEncoder
+from tacita.finetune.records import Line, Turn, read_line
+from tests.finetune.toy import Tokenizer, spell
+
+END = 0
+
+
+def encoder(max_tokens=32, **changes):
+    tokenizer = changes.pop("tokenizer", Tokenizer())
+    return TokenEncoder(tokenizer=tokenizer, max_tokens=max_tokens, chat=ChatTemplate(tokenizer), **changes)
+
+
+def encoded(fields, **changes):
+    return encoder(**changes).encode(read_line(json.dumps(fields).encode()).record)
+
+
+def chat(*contents):
+    roles = ("user", "assistant")
+    return {"messages": [{"role": roles[i % 2], "content": text} for i, text in enumerate(contents)]}
+
+
+def by_hand(*parts):
+    """Tokens and targets from pairs (a text or a token, whether it is a target)."""
+    ids, targets = [], []
+    for part, said in parts:
+        own = [part] if isinstance(part, int) else spell(part)
+        ids += own
+        targets += [said] * len(own)
+    return ids, targets
+
+
+@pytest.mark.parametrize(
+    ("fields", "changes", "parts"),
+    [
+        ({"text": "ab"}, {}, [("ab", True), (END, True)]),
+        ({"text": ""}, {}, []),  # the end token alone has nothing before it that could predict it
+        ({"prompt": "ab", "completion": "c"}, {}, [("ab", False), ("c", True), (END, True)]),
+        ({"prompt": "ab", "completion": "c"}, {"mask_prompt": False}, [("abc", True), (END, True)]),
+        ({"prompt": "ab", "completion": ""}, {}, [("ab", False), (END, True)]),
+        ({"prompt": "", "completion": "c"}, {}, [("c", True), (END, True)]),
+        ({"text": "<|end|>"}, {}, [("<|end|>", True), (END, True)]),  # the mark inside of a text is text
+        (chat("a", "b"), {}, [(1, False), ("a", False), (0, False), (2, False), ("b", True), (0, True)]),
+        (chat("a"), {}, []),  # nobody answers
+        (
+            chat("a", "b", "c", "d", "e"),  # the last question is left out
+            {},
+            [
+                *[(1, False), ("a", False), (0, False), (2, False), ("b", True), (0, True)],
+                *[(1, False), ("c", False), (0, False), (2, False), ("d", True), (0, True)],
+            ],
+        ),
+    ],
+)
+def test_tokens_and_targets_by_hand(fields, changes, parts):
+    found = encoded(fields, **changes)
+    assert (found.ids, found.targets) == by_hand(*parts)
+
+
+PAIR = {"prompt": "abcdefgh", "completion": "ijklmnop"}  # 8 + 8 + the end token
+
+
+@pytest.mark.parametrize(
+    ("most", "cut", "prompt", "completion"),
+    [
+        (17, "prompt", "abcdefgh", "ijklmnop\0"),
+        (16, "prompt", "bcdefgh", "ijklmnop\0"),
+        (12, "prompt", "fgh", "ijklmnop\0"),
+        (8, "prompt", "gh", "ijklmn"),
+        (4, "prompt", "h", "ijk"),
+        (12, "end", "abcdefgh", "ijkl"),
+        (8, "end", "", ""),  # no target is left
+    ],
+)
+def test_what_a_long_record_loses(most, cut, prompt, completion):
+    found = encoded(PAIR, max_tokens=most, cut=cut)
+    end = [(END, True)] if completion.endswith("\0") else []
+    assert (found.ids, found.targets) == by_hand((prompt, False), (completion.rstrip("\0"), True), *end)
+    assert found.length == (17 if found.ids else 0)
+
+
+def test_prompt_and_completion_are_encoded_apart():
+    """A tokenizer that merges across their border would make a target of a part of the prompt."""
+
+    class Merging(Tokenizer):
+        def __call__(self, text, **settings):
+            ids = super().__call__(text, **settings)["input_ids"]
+            return {"input_ids": [9999] if ids == spell("ab") else ids}
+
+    assert encoded({"prompt": "a", "completion": "b"}, tokenizer=Merging()).ids == [*spell("a"), *spell("b"), END]
+
+
+def test_a_model_that_begins_with_a_token_gets_it():
+    class Beginning(Tokenizer):
+        bos_token_id = 1
+
+        def __call__(self, text, add_special_tokens=True, **settings):
+            ids = super().__call__(text, **settings)["input_ids"]
+            return {"input_ids": [1, *ids] if add_special_tokens else ids}
+
+    assert encoded({"text": "a"}, tokenizer=Beginning()).ids == [1, *spell("a"), END]
+
+
+# --- templates -------------------------------------------------------------------------------------------------------
+
+
+class Spanning(Tokenizer):
+    """Its token of the end of a turn and the beginning of the next is one."""
+
+    def __call__(self, text, **settings):
+        return super().__call__(text.replace("<|end|><|user|>", "#"), **settings)
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "words"),
+    [
+        (Tokenizer(None), "has no chat template"),
+        (Tokenizer("counts"), "is not additive"),
+        (Tokenizer("refuses"), "fails on a conversation of two questions: no system turns here"),
+        (Spanning(), "span two turns"),
+    ],
+)
+def test_a_template_that_cannot_tell_the_answers_is_refused_before_any_record(tokenizer, words):
+    with pytest.raises(ValueError, match=words):
+        ChatTemplate(tokenizer)
+
+
+def test_a_conversation_that_its_template_refuses_contributes_nothing():
+    two = [Turn("user", "a"), Turn("user", "b"), Turn("assistant", "c")]
+    record = read_line(json.dumps({"messages": [vars(turn) for turn in two]}).encode()).record
+    assert not encoder(tokenizer=Tokenizer("alternates")).encode(record).ids
+    assert encoder().encode(record).ids
+
+
+def test_marks_inside_of_a_message_move_no_other_turn():
+    plain, marked = encoded(chat("a", "bc")), encoded(chat("<|assistant|>", "bc"))
+    assert marked.targets[-3:] == plain.targets[-3:]
+    assert sum(marked.targets) == sum(plain.targets)
+
+
+def test_without_an_end_token_no_model_would_stop():
+    tokenizer = Tokenizer()
+    tokenizer.eos_token_id = None
+    with pytest.raises(ValueError, match="no end token"):
+        encoder(tokenizer=tokenizer)
+
+
+# --- the data set ----------------------------------------------------------------------------------------------------
+
+LINES = [
+    read_line(json.dumps(fields).encode())
+    for fields in [{"text": "ab"}, 3, PAIR, chat("a", "b"), {"text": "x" * 100}, {"text": "é"}]
+]
+
+
+def test_a_batch_holds_the_records_at_their_places(tmp_path):
+    rows = EncodedTexts(encoder(12), tmp_path)
+    rows.extend(LINES)
+    batch = rows.fetch(np.array([0, 1, 2]), 0)
+    assert batch["input_ids"][0].tolist() == [*spell("ab"), END, *[0] * 9]
+    assert batch["labels"][0].tolist() == [*spell("ab"), END, *[-100] * 9]  # the end token is learned, padding is not
+    assert batch["attention_mask"].sum(1).tolist() == [3, 1, 12]
+    assert (batch["labels"][1] == -100).all()
+    assert all(batch[name].shape[1:] == like.shape[1:] for name, like in rows.like().items())
+
+
+def test_a_record_is_the_same_whatever_stands_beside_it(tmp_path):
+    """Removing a line changes no other record's tokens."""
+    whole, fewer = EncodedTexts(encoder(12), tmp_path), EncodedTexts(encoder(12), tmp_path)
+    whole.extend(LINES)
+    fewer.extend(LINES[:4] + LINES[5:])
+    left = [0, 1, 2, 3, 5]
+    for name, found in fewer.fetch(np.arange(5), 0).items():
+        assert torch.equal(found, whole.fetch(np.array(left), 0)[name])
+
+
+def test_persons_come_with_the_lines(tmp_path):
+    rows = EncodedTexts(encoder(), tmp_path)
+    assert rows.extend([Line(None, '"ann"'), Line(None)]) == ['"ann"', None]
+    assert len(rows) == 2
+    assert [*tmp_path.iterdir()] == []

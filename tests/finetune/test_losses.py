@@ -1,0 +1,73 @@
+"""The loss of a record is its own: alone or in a batch, with any padding; and one record moves a clipped sum by C."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import tacita
+from tacita.finetune import EncodedTexts, TokenEncoder, sequence_losses
+from tacita.finetune.records import read_line
+from tests.finetune.toy import Model, Tokenizer
+
+TEXTS = [{"text": "ab"}, {"prompt": "abc", "completion": "d"}, {"text": "e" * 30}, 3]
+
+
+def rows(folder, max_tokens=32, texts=TEXTS):
+    found = EncodedTexts(TokenEncoder(tokenizer=Tokenizer(), max_tokens=max_tokens), folder)
+    found.extend(read_line(json.dumps(text).encode()) for text in texts)
+    return found
+
+
+@pytest.mark.parametrize("loss", [sequence_losses(), sequence_losses("sum", divisor=16)])
+@pytest.mark.parametrize("longer", [32, 50])
+def test_a_record_has_its_loss_alone_in_any_batch_and_with_any_padding(loss, longer, tmp_path):
+    model, data, padded = Model().double(), rows(tmp_path), rows(tmp_path, longer)
+    together = loss(model, padded.fetch(np.arange(len(TEXTS)), 0))
+    alone = torch.cat([loss(model, data.fetch(np.array([row]), 0)) for row in range(len(TEXTS))])
+    torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-6)
+    assert together[-1] == 0
+
+
+def test_losses_by_hand(tmp_path):
+    """Of prompt abc and completion d the targets are d and the end token."""
+    model, batch = Model().double(), rows(tmp_path).fetch(np.array([1]), 0)
+    ids = batch["input_ids"][0]
+    scores = model(ids[None], batch["attention_mask"], False).logits[0].log_softmax(1)
+    each = [-scores[place - 1, ids[place]].item() for place in (3, 4)]
+    assert sequence_losses()(model, batch).item() == pytest.approx(sum(each) / 2, rel=1e-6)
+    assert sequence_losses("sum", divisor=4)(model, batch).item() == pytest.approx(sum(each) / 4, rel=1e-6)
+
+
+def test_a_long_record_moves_the_clipped_sum_by_at_most_the_threshold(tmp_path):
+    """With a mean over the tokens of the batch it moved by up to 18 times the threshold."""
+    short = [{"text": "ab"}] * 20
+
+    def clipped(texts):
+        return tacita.clipped_gradient_sum(
+            Model(),
+            sequence_losses(),
+            rows(tmp_path, texts=texts).fetch(np.arange(len(texts)), 0),
+            clipper=tacita.FlatClipper(max_grad_norm=4.0),
+            method="loop",
+        )
+
+    without, added = clipped(short), clipped([*short, {"text": "e" * 31}])
+    moved = sum((added.sum[name] - without.sum[name]).double().square().sum() for name in added.sum) ** 0.5
+    assert moved <= 4.0 * (1 + 1e-4)
+    assert moved > 0.5
+
+
+@pytest.mark.parametrize(
+    ("loss", "divisor", "words"),
+    [
+        ("batch", None, "each record would be divided by the other records' number of tokens"),
+        ("mean", 4.0, "belongs to loss='sum'"),
+        ("sum", None, "belongs to loss='sum'"),
+        ("sum", 0.0, "divisor must be"),
+    ],
+)
+def test_a_loss_of_the_batch_is_refused(loss, divisor, words):
+    with pytest.raises(ValueError, match=words):
+        sequence_losses(loss, divisor=divisor)
