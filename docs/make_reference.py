@@ -192,7 +192,7 @@ The statement prints the condition and no unconditional epsilon; see [second-ord
 | --- | --- |
 | `ClippedDifference`, `ReleasedDifference`, `ClippedMean` | one Gaussian query of 2 C sqrt(T) / s, by any sampler |
 | the same with clipped records (`sample_clipper`) | once a session, by the number of draws of a record |
-| clients as records of a `TrustedServer` | as a clipped sum above, with independent or correlated noise; no fixed sizes, no `max_batch_size` |
+| clients as records of a `TrustedServer` | as a clipped sum above, with either noise; no fixed or largest sizes |
 | noisy histograms, which `tacita train` buys | one Gaussian query for all of them together |
 | `StationaryTest` | a pure epsilon, once, however many points it rejects; only if the declared Hessian bound holds |
 | `select`, `tacita train --sweep` | the best of a secret number of runs, once, by Renyi divergences |

@@ -62,8 +62,8 @@ def garbled(name: str, table: Table, schema: Schema) -> Iterator[Finding]:
     odd = table.valid & marked[codes] if len(codes) else table.valid
     if odd.any():
         words = (
-            f"cells hold zero bytes, or bytes that are not {schema.reading.encoding}: give --encoding (latin-1, say), or "
-            "clean the file"
+            f"cells hold zero bytes, or bytes that are not {schema.reading.encoding}: give --encoding (latin-1, say), "
+            "or clean the file"
         )
         shown = tuple(repr(texts[code]) for code in np.unique(codes[odd])[:3])
         yield Finding(name, words, int(odd.sum()), shown)
