@@ -161,6 +161,14 @@ def version(package: str) -> str:
     return f"{package} absent"
 
 
+def over_gathering(results: dict[str, dict[str, dict[str, Any]]]) -> str:
+    """The whole oracle over the plain step that gathers, as quotients of the medians in the table."""
+    oracle, gathering = "tacita, whole oracle", f"{PLAIN}, gathering"
+    both = {cell: row for cell, row in results.items() if {oracle, gathering} <= row.keys()}
+    words = [f"{cell} {row[oracle]['ratio'] / row[gathering]['ratio']:.2f}" for cell, row in both.items()]
+    return f"The whole oracle\nover it: {', '.join(words)}." if words else ""
+
+
 def page(results: dict[str, dict[str, dict[str, Any]]], rounds: int, setting: Setting, load: float) -> str:
     """The page of a run."""
     cells = "\n".join(f"- **{cell}**: {CELLS[cell].words}" for cell in results)
@@ -188,7 +196,7 @@ from run to run: read them as ranges.
 *Engine*: tacita's clipped sum with noise of `torch.randn`, which is what the other libraries do. *Whole oracle*: what
 a user runs, with the ledger in a file and cryptographic noise; *Poisson*: each batch is drawn anew by secret coins from
 20 batches of rows, where the others step on one fixed batch. *Gathering*: a plain step that collects a batch from
-as many rows: what an oracle that draws is to be compared with.
+as many rows: what an oracle that draws is to be compared with. {over_gathering(results)}
 
 The rows of JAX are models of the same shapes, written in JAX, over the plain PyTorch step of the cell; what privacy
 costs in JAX is the ratio of its two rows. Compilation is not in a step. Where JAX Privacy and Opake are faster with

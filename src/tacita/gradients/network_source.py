@@ -257,7 +257,7 @@ class NetworkSource(GradientSource):
         differ = {(name, p.shape) for name, p in params.items()} ^ set(self._shapes.items())
         raise ValueError(
             "params must be the parameters that were trainable when the source was built; these differ: "
-            f"{', '.join(sorted(dict(differ)))}. To freeze some of them later, keep requires_grad and name the others"
+            f"{', '.join(sorted(dict(differ)))}. To freeze some of them later, keep requires_grad and name the others "
             "in backward(updates=...); to train others, build an oracle for each on the same ledger, before any query."
         )
 

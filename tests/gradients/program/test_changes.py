@@ -1,5 +1,6 @@
 """What changes between queries is read anew, or the query raises and names the way out; nothing is old in silence."""
 
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +10,16 @@ from torch.nn import functional as F
 from torch.nn.utils import prune
 
 from tacita.errors import UnsupportedModuleError
+from tacita.gradients.program.engine import MOST_ENTRIES
 from tests.gradients.program.test_around import Scaled, cross_entropy, same, source, sums
+
+
+@dataclass
+class Annealing:
+    """Settings that a schedule changes."""
+
+    temperature: float = 1.0
+    stages: list = field(default_factory=lambda: [{"sharpness": 1.0}])
 
 
 class Hooked(Scaled):
@@ -19,11 +29,15 @@ class Hooked(Scaled):
         super().__init__()
         self.between = nn.Tanh()
         self.fixed, self.listed, self.scaling = torch.tensor(1.0), [torch.tensor(1.0)], {"default": 1.0}
+        self.config = SimpleNamespace(annealing=Annealing())
+        self.config.annealing.stages.append(self.config)  # a circle
         self.between.register_forward_hook(lambda module, given, result: result * 2)
         self.between.register_forward_pre_hook(lambda module, given: (given[0] / 2,))
 
     def forward(self, x):
-        return super().forward(self.between(x)) * float(self.fixed) * float(self.listed[0]) * self.scaling["default"]
+        annealing = self.config.annealing
+        factor = float(self.listed[0]) * self.scaling["default"] * annealing.temperature
+        return super().forward(self.between(x)) * float(self.fixed) * factor * annealing.stages[0]["sharpness"]
 
 
 def change_a_stride(model):
@@ -60,6 +74,8 @@ RAISES = {
     "tensor": ("fixed", lambda model: model.fixed.mul_(5.0)),
     "entry": ("scaling", lambda model: model.scaling.update(default=4.0)),
     "tensor in a list": ("listed", lambda model: model.listed[0].mul_(5.0)),
+    "field": ("config", lambda model: setattr(model.config.annealing, "temperature", 0.5)),
+    "dict in a list": ("config", lambda model: model.config.annealing.stages[0].update(sharpness=3.0)),
 }
 
 
@@ -178,18 +194,34 @@ def test_what_the_closure_of_a_loss_holds_is_seen():
         sums(program)
 
 
+class Holder:
+    """An object of the user's own, with fields of plain numbers."""
+
+    sign = 1.0
+
+
 def test_what_no_comparison_sees_is_that_of_the_trace():
-    """A field of an object of an object: fixed when the program is written down, whatever records there are."""
+    """A field of an object: fixed when the program is written down, whatever records there are."""
     model = Scaled()
-    model.config = SimpleNamespace(sign=SimpleNamespace(value=1.0))
+    model.config = Holder()
 
     def loss_fn(model, batch):
-        return cross_entropy(model, batch) * model.config.sign.value
+        return cross_entropy(model, batch) * model.config.sign
 
     program = source("program", loss_fn, model=model)
     before = sums(program)
-    model.config.sign.value = -1.0
+    model.config.sign = -1.0
     same(sums(program), before)
+
+
+def test_a_large_container_is_compared_by_its_size():
+    model = Scaled()
+    model.names = [[k] for k in range(MOST_ENTRIES)]
+    program = source("program", model=model)
+    sums(program)
+    model.names.append([0])
+    with pytest.raises(UnsupportedModuleError, match="'names'"):
+        sums(program)
 
 
 def test_what_the_forward_pass_sets_itself_may_change_between_queries():

@@ -5,7 +5,9 @@ Everything here is private. Proof: docs/derivations/program.md.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import fields, is_dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -212,7 +214,7 @@ class Programs:
         return vars(self) | {"_programs": {}}  # a program is traced anew
 
 
-MOST_ENTRIES = 1000  # of a container that are compared one by one
+MOST_ENTRIES = 1000  # of an attribute, nested ones too, that are compared one by one
 _OF_MODULE = frozenset({*vars(nn.Module()), "_flat_weights", "_flat_weight_refs"})  # every module has these, or an LSTM
 
 
@@ -236,17 +238,40 @@ def _attributes(tree: ModuleTree) -> dict[str, Any]:
 
 
 def _as_compared(value: Any, own: set[int]) -> Any:
-    """Return what is compared of an attribute: a value's text, a container's entries, or which object it is.
+    """Return what is compared of an attribute: a value's text, or which object it is; of a container all that it holds.
 
     Args:
         value: The attribute.
         own: The identities of the model's own tensors, which are read at each query.
     """
-    if isinstance(value, dict | list | tuple) and len(value) > MOST_ENTRIES:
-        return id(value), len(value)
+    left = MOST_ENTRIES
+
+    def compared(one: Any, around: tuple[int, ...]) -> Any:
+        nonlocal left
+        parts = _plain_parts(one)
+        if parts is None or id(one) in around:
+            return _entry(one, own)
+        left -= len(parts)
+        if left < 0:
+            return id(one), len(parts)
+        return tuple((name, compared(part, (*around, id(one)))) for name, part in parts)
+
+    return compared(value, ())
+
+
+def _plain_parts(value: Any) -> list[tuple[str, Any]] | None:
+    """Return what a plain container, a dataclass or a namespace holds, by name; ``None`` for any other object."""
+    if value is None or isinstance(value, (*PLAIN, Tensor)):
+        return None
     if isinstance(value, dict):
-        return tuple((repr(key), _entry(one, own)) for key, one in value.items())
-    return tuple(_entry(one, own) for one in value) if isinstance(value, list | tuple) else _entry(value, own)
+        return [(repr(key), part) for key, part in value.items()] if len(value) <= MOST_ENTRIES else None
+    if isinstance(value, list | tuple):
+        return [("", part) for part in value] if len(value) <= MOST_ENTRIES else None
+    if isinstance(value, SimpleNamespace):
+        return [*vars(value).items()]
+    if is_dataclass(value) and not isinstance(value, type | nn.Module):
+        return [(one.name, getattr(value, one.name, None)) for one in fields(value)]
+    return None
 
 
 def _entry(value: Any, own: set[int]) -> Any:
@@ -254,7 +279,7 @@ def _entry(value: Any, own: set[int]) -> Any:
         return repr(value)
     if isinstance(value, Tensor):
         return "own" if id(value) in own else (id(value), value._version)
-    return id(value)
+    return (id(value), len(value)) if isinstance(value, dict | list | tuple) else id(value)
 
 
 def _refuse_counters(written: frozenset[str], held: Mapping[str, Any], tree: ModuleTree) -> None:
