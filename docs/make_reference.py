@@ -6,6 +6,7 @@ Run it with ``make pages``. With ``--check`` it writes nothing and fails if a pa
 
 import importlib
 import inspect
+import json
 import pkgutil
 import sys
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from tacita.correlated import CorrelatedEvent
 from tacita.error_feedback import feedback_table
 from tacita.errors import UnsupportedEventError
 from tacita.hardened import discrete
+from tacita.ledger.statement_schema import statement_schema
 from tests.test_architecture import SYSTEMS
 
 DOCS = Path(__file__).parent
@@ -192,8 +194,7 @@ The statement prints the condition and no unconditional epsilon; see [second-ord
 | --- | --- |
 | `ClippedDifference`, `ReleasedDifference`, `ClippedMean` | one Gaussian query of 2 C sqrt(T) / s, by any sampler |
 | the same with clipped records (`sample_clipper`) | once a session, by the number of draws of a record |
-| clients as records of a `TrustedServer` | as a clipped sum above, with independent or correlated noise; \
-no fixed sizes, no `max_batch_size` |
+| clients as records of a `TrustedServer` | as a clipped sum above, with either noise; no fixed or largest sizes |
 | noisy histograms, which `tacita train` buys | one Gaussian query for all of them together |
 | `StationaryTest` | a pure epsilon, once, however many points it rejects; only if the declared Hessian bound holds |
 | `select`, `tacita train --sweep` | the best of a secret number of runs, once, by Renyi divergences |
@@ -245,6 +246,7 @@ PAGES = {
     "paper-index.md": partial(paper_index.page, NOTE),
     "derivations/index.md": derivations,
     "api/index.md": overview,
+    "statement.schema.json": lambda: json.dumps(statement_schema(), indent=1, ensure_ascii=False) + "\n",
     **{f"api/{room}.md": partial(room_page, room, module) for room, module in documented_rooms()},
 }
 
