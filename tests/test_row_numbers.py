@@ -125,7 +125,7 @@ def test_batches_are_the_same_however_many_are_kept(sampler, in_memory, monkeypa
     whole = [rows.tolist() for rows in drawn(sampler, "draw", range(7))]
     monkeypatch.setattr(_row_numbers, "IN_MEMORY", in_memory)
     monkeypatch.setattr(_row_numbers, "BLOCK", 7)
-    assert [rows.tolist() for rows in drawn(sampler, "batch", range(7))] == whole
+    assert [np.asarray(rows).tolist() for rows in drawn(sampler, "batch", range(7))] == whole
 
 
 @pytest.mark.parametrize("sampler", [one for one in SAMPLERS if hasattr(one, "batches_per_epoch")], ids=repr)
