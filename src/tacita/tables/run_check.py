@@ -56,7 +56,7 @@ def check_run(folder: str | Path) -> Checked:
         text = again.text
     except (LedgerError, LookupError, AttributeError, TypeError, ValueError) as error:
         unread = [f"{LEDGER}: {error}"] if not faults else []
-        return Checked(_text(run.folder), (*faults, *unread), Verdict("ledger not intact"))
+        return Checked(_text(run.folder), (*faults, *unread), Verdict("changed"))
     notes = _notes(run.folder, run.stated)
     compared = compare_statements(run.stated, again.to_json(), sealed=not faults)
     if compared.changed:
@@ -65,7 +65,7 @@ def check_run(folder: str | Path) -> Checked:
         faults.append(f"{TEXT} is not what follows from the ledger")
     if compared.words_may_differ and not faults and (_text(run.folder) != text or compared.worded):
         notes = (compared.note, *notes)
-    return Checked(text, tuple(faults), verdict(again.to_json()), notes)
+    return Checked(text, tuple(faults), verdict(again.to_json(), changed=bool(faults)), notes)
 
 
 def _notes(folder: Path, stated: Mapping[str, Any]) -> tuple[str, ...]:

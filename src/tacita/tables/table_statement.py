@@ -12,6 +12,7 @@ from typing import Any
 from tacita.ledger import Ledger, Statement, statement
 from tacita.ledger.text_lines import names_in_words
 from tacita.ledger.verdict import NOTHING_LEARNED
+from tacita.runs.run_facts import data_fingerprint
 from tacita.tables import rules, run_list
 from tacita.tables.encoding import Encoder
 from tacita.tables.features import NumberTarget
@@ -40,12 +41,13 @@ EXTRAS = (
 UNKNOWN = "unknown"  # the prediction of a model without a class
 NOISE_OF = "one count; its ratio to what a unit can add is that of the session"
 MOST_NAMED = 10  # columns that a line on the way names; the statement names all
-IF_ANY = ("selection", "chosen_among", "dataset", "about", "public_losses")  # ... if they apply
+IF_ANY = ("selection", "chosen_among", "dataset", "about", "data_fingerprint", "public_losses")  # ... if they apply
 PRIVATE_RELEASES = (
     "the weights in model.safetensors",
     "what preprocessing.json says of the columns and the target (kinds, bounds, categories, classes, counts)",
     "in the statement: headline, rows, num_units, columns, task, lr, what purchases released, holdout_score, and "
     "caveats on columns, classes, rows that contribute nothing, and delta",
+    "data_fingerprint, if there is one, under a key that whoever made the run keeps",
     "fingerprints of queries in ledger.jsonl, under a key that is deleted, and the hashes that cover any of these",
 )
 
@@ -93,6 +95,9 @@ def make_statement(
         "chosen_among": settings.chosen_among,
         "dataset": dataset,
         "about": dict(settings.about) or None,
+        "data_fingerprint": None
+        if settings.fingerprint_key is None
+        else data_fingerprint(settings.fingerprint_key, run["id"], settings.data),
     }
     return statement(
         ledger,
