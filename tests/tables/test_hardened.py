@@ -138,7 +138,7 @@ def test_the_command_line(table, tacita_command, flags, noise) -> None:
     assert tacita_command("statement", "run").code == 0
 
 
-def test_the_plan_of_discrete_noise_is_printed(settings) -> None:
+def test_the_plan_of_discrete_noise_is_printed(settings, table) -> None:
     """Its events state no Gaussian noise of their own: that of the session inside is told."""
     plan = plan_in_words(settings(hardened="discrete"))
     assert "whole steps of a grid" in plan
