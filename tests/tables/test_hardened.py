@@ -13,6 +13,7 @@ from tacita.errors import UnsupportedEventError
 from tacita.oracles.gate import ReleaseGate
 from tacita.random import Randomness
 from tacita.tables import TableSettings, check_run, train_table
+from tacita.tables.dry_run import plan_in_words
 
 
 def events(folder="run"):
@@ -135,3 +136,10 @@ def test_the_command_line(table, tacita_command, flags, noise) -> None:
     assert done.code == 0
     assert events()["train"].noise == noise
     assert tacita_command("statement", "run").code == 0
+
+
+def test_the_plan_of_discrete_noise_is_printed(settings, table) -> None:
+    """Its events state no Gaussian noise of their own: that of the session inside is told."""
+    plan = plan_in_words(settings(hardened="discrete"))
+    assert "whole steps of a grid" in plan
+    assert plan.count("noise of") >= 3
