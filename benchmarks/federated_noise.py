@@ -23,7 +23,7 @@ CELLS = (
     (8.0, 250, 0.02, "zero_out_one"),
     (8.0, 250, 0.02, "replace_one"),
 )
-RATES, RUNS, OTHERS = (0.25, 0.5, 1.0, 2.0, 4.0), range(5), (100, 101)
+RATES, RUNS, OTHERS = (0.0625, 0.125, 0.25, 0.5, 1.0), range(5), (100, 101)
 
 
 def rows_of(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

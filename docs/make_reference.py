@@ -6,6 +6,7 @@ Run it with ``make pages``. With ``--check`` it writes nothing and fails if a pa
 
 import importlib
 import inspect
+import json
 import pkgutil
 import sys
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from tacita.correlated import CorrelatedEvent
 from tacita.error_feedback import feedback_table
 from tacita.errors import UnsupportedEventError
 from tacita.hardened import discrete
+from tacita.ledger.statement_schema import statement_schema
 from tests.test_architecture import SYSTEMS
 
 DOCS = Path(__file__).parent
@@ -244,6 +246,7 @@ PAGES = {
     "paper-index.md": partial(paper_index.page, NOTE),
     "derivations/index.md": derivations,
     "api/index.md": overview,
+    "statement.schema.json": lambda: json.dumps(statement_schema(), indent=1, ensure_ascii=False) + "\n",
     **{f"api/{room}.md": partial(room_page, room, module) for room, module in documented_rooms()},
 }
 

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from tacita.cli.app import make_app, run
+from tacita.gradients.program.engine import Programs
 from tacita.tables import TableSettings
+from tests.traced_once import build_once
 
 SCHEMA = """
 rows = 400
@@ -40,6 +42,12 @@ def table_text(rows: int = 400, seed: int = 0) -> str:
     patient = rng.integers(0, rows // 4 + 1, rows)
     lines = [f"{a:.4f},{b},{c},p{p},{z}" for a, b, c, p, z in zip(x, y, kind, patient, label, strict=True)]
     return "x,y,kind,patient,label\n" + "\n".join(lines) + "\n"
+
+
+@pytest.fixture
+def traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What serves a network takes the program of an equal one."""
+    monkeypatch.setattr(Programs.__init__, "__defaults__", (build_once,))
 
 
 @pytest.fixture

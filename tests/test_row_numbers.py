@@ -27,7 +27,7 @@ def many(monkeypatch):
 
 
 def thirds(num_rows=100):
-    return ChosenRows(num_rows, lambda first, count: np.arange(first, first + count) % 3 == 1)
+    return ChosenRows(num_rows, lambda first, count: np.flatnonzero(np.arange(first, first + count) % 3 == 1))
 
 
 @pytest.mark.parametrize("rows", [RowRange(5, 40), RowRange(4, 4), thirds(), thirds(0)], ids=repr)
@@ -89,6 +89,8 @@ SAMPLERS = [
     tacita.FullBatchSampler(num_records=ROWS),
     tacita.PoissonSampler(sample_rate=0.3, num_records=ROWS),
     tacita.PoissonSampler(sample_rate=0.3, num_records=ROWS, max_batch_size=11),
+    tacita.CyclicSampler(batches_per_cycle=4, num_records=ROWS, assignment="coin", turn_rate=0.5),
+    tacita.CyclicSampler(batches_per_cycle=4, num_records=ROWS, assignment="index", turn_rate=0.5),
     tacita.UnitPoissonSampler(sample_rate=0.3, num_records=ROWS, max_rows_per_unit=1),
     tacita.FixedSizeSampler(batch_size=30, num_records=ROWS),
     *(tacita.DisjointSampler(num_batches=7, num_records=ROWS, assignment=by) for by in ("coin", "index")),
@@ -115,6 +117,15 @@ def test_a_batch_is_the_same_rows_as_a_draw(sampler, many, monkeypatch):
     large = not isinstance(sampler, tacita.FixedSizeSampler) and getattr(sampler, "assignment", "") != "permutation"
     large &= getattr(sampler, "max_batch_size", None) is None
     assert all(isinstance(rows, RowNumbers) == large for rows in by_block)
+
+
+@pytest.mark.parametrize("in_memory", [200, 300, 999])
+@pytest.mark.parametrize("sampler", [one for one in SAMPLERS if getattr(one, "assignment", "") == "coin"], ids=repr)
+def test_batches_are_the_same_however_many_are_kept(sampler, in_memory, monkeypatch):
+    whole = [rows.tolist() for rows in drawn(sampler, "draw", range(7))]
+    monkeypatch.setattr(_row_numbers, "IN_MEMORY", in_memory)
+    monkeypatch.setattr(_row_numbers, "BLOCK", 7)
+    assert [rows.tolist() for rows in drawn(sampler, "batch", range(7))] == whole
 
 
 @pytest.mark.parametrize("sampler", [one for one in SAMPLERS if hasattr(one, "batches_per_epoch")], ids=repr)

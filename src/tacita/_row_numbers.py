@@ -68,15 +68,18 @@ class RowRange(RowNumbers):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class ChosenRows(RowNumbers):
-    """The rows for which ``chosen`` is true; it is asked again each time they are read.
+    """The rows that ``chosen`` returns; it is asked again each time they are read.
 
     Attributes:
         num_rows: Rows that are asked about: 0 .. ``num_rows`` - 1.
-        chosen: ``(first, count) -> bool (count,)``: which of the rows from ``first`` on are chosen.
+        chosen: ``(first, count) -> int64``: which of the ``count`` rows from ``first`` on are chosen; ascending, less
+            ``first``.
+        at_once: Rows that are asked about at once; each ``first`` is a multiple of it. ``None`` for ``BLOCK``.
     """
 
     num_rows: int
     chosen: Callable[[int, int], np.ndarray]
+    at_once: int | None = None
     _length: int = field(init=False, default=-1)
 
     def __len__(self) -> int:
@@ -85,8 +88,9 @@ class ChosenRows(RowNumbers):
         return self._length
 
     def blocks(self) -> Iterator[np.ndarray]:
-        for first in range(0, self.num_rows, BLOCK):
-            found = np.flatnonzero(self.chosen(first, min(BLOCK, self.num_rows - first)))
+        at_once = BLOCK if self.at_once is None else self.at_once
+        for first in range(0, self.num_rows, at_once):
+            found = self.chosen(first, min(at_once, self.num_rows - first))
             if len(found):
                 yield found.astype(np.int64, copy=False) + first
 

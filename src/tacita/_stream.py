@@ -29,6 +29,7 @@ _COINS = 2**16  # coins of one pass of operations
 _PIECE = 4 * CHUNK64  # float64 normals that a thread takes at once
 _FLOAT32 = 2**96  # AES counter from which float32 normals have their words: no other draw comes near
 _CONTINUED = 2**97  # AES counter from which the words stand that continue those
+_PAIRS = 2**98  # AES counter from which pairs of words stand
 _DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
 
 
@@ -82,15 +83,16 @@ class Stream:
         blocks = self._blocks(0, places >> np.uint64(1))  # two words a block
         return blocks[np.arange(len(places)), (places & np.uint64(1)).astype(np.intp)].astype(np.uint64)
 
+    def pairs(self, lane: int, places: np.ndarray) -> np.ndarray:
+        """Return the pairs of words at ``places`` of a lane, uint64 (len(places), 2); no other draw reads them."""
+        return self._blocks(_PAIRS + (lane << 64), places).astype(np.uint64)
+
     def bernoulli(self, count: int, probability: float | Fraction, offset: int = 0) -> np.ndarray:
         r"""Draw ``count`` coins, bool; coin i is one where word :math:`w_i < \lfloor p \, 2^{64} \rfloor`.
 
         The probability of a one is exactly ``probability`` rounded *down* to a multiple of 2^-64; 1 gives all ones.
         """
-        if not 0 <= probability <= 1:
-            raise ValueError(f"probability must be in [0, 1], got {probability}.")
-        count, offset = _size("count", count), _size("offset", offset)
-        threshold = math.floor(Fraction(probability) * 2**64)
+        count, offset, threshold = _size("count", count), _size("offset", offset), _threshold(probability)
         coins = np.ones(count, bool)
         if threshold == 2**64:
             return coins
@@ -98,6 +100,11 @@ class Stream:
             chunk = coins[start : start + _COINS]
             np.less(self.words(len(chunk), offset + start), np.uint64(threshold), out=chunk)
         return coins
+
+    def bernoulli_at(self, places: np.ndarray, probability: float | Fraction) -> np.ndarray:
+        """Return the coins at ``places``, bool, in any order: the same coins as :meth:`bernoulli` draws."""
+        threshold = _threshold(probability)
+        return np.ones(len(places), bool) if threshold == 2**64 else self.words_at(places) < np.uint64(threshold)
 
     def integers(self, count: int, high: int, offset: int = 0) -> np.ndarray:
         r"""Draw ``count`` integers, int64, each uniform in [0, high) without bias, from word ``offset`` on.
@@ -277,6 +284,13 @@ def _fill(cipher: CipherContext, out: np.ndarray) -> None:
     for start in range(0, len(view), len(_ZEROS)):
         part = view[start : start + len(_ZEROS)]
         cipher.update_into(_ZEROS[: len(part)], part)
+
+
+def _threshold(probability: float | Fraction) -> int:
+    """Return 2^64 times the probability, rounded down."""
+    if not 0 <= probability <= 1:
+        raise ValueError(f"probability must be in [0, 1], got {probability}.")
+    return math.floor(Fraction(probability) * 2**64)
 
 
 def _size(name: str, value: int) -> int:

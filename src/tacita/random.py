@@ -196,7 +196,10 @@ class Randomness:
             return self._sessions[session]
 
     def begin_noise(self, session: str) -> None:
-        """Derive the key of the first query's correlated noise, unless there is one: before any ratchet, as above."""
+        """Derive the key of the first query's correlated noise, unless there is one: before any ratchet, as above.
+
+        If all noise of the session is wanted until it ends (:meth:`keep_noise` is not called), this key gives all.
+        """
         with self._lock:
             self._noise.setdefault(session, (0, self.key.derive("correlated noise", session)))
 
@@ -209,10 +212,10 @@ class Randomness:
         if os.getpid() != self._process:
             self._refuse_process()
         with self._lock:
-            place, key = self._wanted.get(session, self._noise[session])
-            if place > query:  # after a step back to the last checkpoint
-                place, key = self._noise[session]
-            if place > query:
+            places = [keys[session] for keys in (self._wanted, self._noise) if session in keys]
+            # the second is that of a step back to the last checkpoint
+            place, key = next((one for one in places if one[0] <= query), (None, self._key))
+            if place is None:
                 raise ResumeError(
                     f"session {session!r} cannot go back so far: the keys of earlier noise are gone. Load the private "
                     "key file that was saved with the checkpoint."
@@ -236,6 +239,11 @@ class Randomness:
         with self._lock:
             for keys in (self._sessions, self._noise, self._wanted):
                 keys.pop(session, None)
+
+    def end_noise(self, sessions: Iterable[str]) -> None:
+        """Forget those of ``sessions``, which have ended, whose noise was correlated: no key opens it any more."""
+        for session in self._noise.keys() & {*sessions}:
+            self.forget(session)
 
     def claim(self, session: str, *, ledger: str, resumed: bool = False) -> str:
         """Claim the name of a session: two oracles under one name would add the same noise to different sums.

@@ -110,7 +110,7 @@ def _part_by_coin(stream: Stream, num_rows: int, fractions: list[float], index: 
     """Return the rows whose coin falls into one part; the coins of many rows are computed whenever they are read."""
 
     def chosen(first: int, count: int) -> np.ndarray:
-        return _parts_of(stream.words(count, first), fractions) == index
+        return np.flatnonzero(_parts_of(stream.words(count, first), fractions) == index)
 
     return kept(ChosenRows(num_rows, chosen))
 

@@ -81,8 +81,8 @@ def test_schema_and_check(table, tacita_command) -> None:
     table.write_text(table.read_text() + "too,narrow\n")
     looked = tacita_command("check", "table.csv")
     assert looked.out.startswith("NOT PRIVATE")
-    assert "wrong width" in looked.out
-    assert "wrong width" in tacita_command("check", "table.csv", "--schema", "draft.toml").out
+    assert "too many or too few cells" in looked.out
+    assert "too many or too few cells" in tacita_command("check", "table.csv", "--schema", "draft.toml").out
 
 
 @pytest.mark.parametrize(

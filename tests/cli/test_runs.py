@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import tacita.tables.table_task as module
 from tacita.cli.app import run
 from tacita.cli.outputs import write_bytes
+from tacita.ledger.verdict import verdict
 from tacita.report.run_numbers import RunNumbers
 from tacita.report.run_page import report_page
 from tacita.tables import train_table
@@ -77,7 +79,8 @@ def test_show_says_the_guarantee_and_checks_everything(runs, tacita_command):
     changed = tacita_command("show", "runs/done")
     assert changed.code == 1
     assert "CHANGED: statement.json is not the statement that the ledger was sealed with" in changed.out
-    assert "verdict     not verified\n" in changed.out
+    assert "verdict     changed\n" in changed.out
+    assert "epsilon not verified at" in changed.out
     listed = tacita_command("list", "runs").out
     assert "not verified" in listed
     assert "private" not in listed
@@ -85,12 +88,13 @@ def test_show_says_the_guarantee_and_checks_everything(runs, tacita_command):
 
 def test_a_seeded_run_shows_no_guarantee(settings, table, tacita_command):
     train_table(settings(seed=3))
-    assert "none; if the noise were secret, epsilon <= " in tacita_command("show", "run").out
+    assert "epsilon none (at most 2" in (shown := tacita_command("show", "run").out)
+    assert "if the noise were secret)" in shown
     for words in (("show", "run"), ("statement", "run"), ("report", "run", "--output", "page.html")):
         assert tacita_command(*words).code == 1
     listed = tacita_command("list", ".").out
     (line,) = [line for line in listed.splitlines() if "not private" in line]
-    assert "not private   -" in line
+    assert "if the noise were secret" in line
 
 
 def test_predictions_go_to_standard_output(settings, table, tacita_command):
@@ -179,3 +183,30 @@ def test_a_pipe_of_its_own_that_breaks_is_an_error(capsys):
 
     assert run(broken) == 2
     assert "Broken pipe" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "warns"),
+    [
+        ({"delta": 0.1, "allow_large_delta": True}, "delta is so large that whole records may be published"),
+        ({"drop": ("x", "y", "patient")}, "its score may be that of a constant guess"),
+        ({"seed": 3}, None),
+    ],
+)
+def test_no_view_leaves_out_a_warning(settings, table, tacita_command, changes, warns):
+    """One verdict: statement, JSON, show, list, report and exit codes have it from one function."""
+    run = train_table(settings(**changes))
+    weighed = verdict(run.fields)
+    assert run.fields["verdict"] == weighed.word
+    assert run.fields["verdict_warnings"] == list(weighed.warnings)
+    assert warns is None or warns in weighed.warnings
+    views = {words: tacita_command(*words, "run") for words in (("statement",), ("show",), ("list",))}
+    views["report",] = tacita_command("report", "run", "--output", "page.html")
+    page = Path("page.html").read_text()
+    texts = [*(view.out for view in views.values() if view.out), page, run.statement]
+    for text in texts:
+        flat = " ".join(re.sub(r"<[^>]*>", " ", text).split()).casefold()
+        for words in (weighed.word.split(",")[0], *weighed.warnings):
+            assert all(word in flat for word in words.casefold().split()), (words, flat)
+    assert 'class="verdict good"' not in page
+    assert {view.code for words, view in views.items() if words != ("list",)} == {int(not weighed.guaranteed)}

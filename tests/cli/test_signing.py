@@ -46,6 +46,24 @@ def test_a_run_is_signed_and_verified(settings, table, keys, tacita_command, mon
     assert "model.safetensors is not the file" in changed.out
 
 
+def test_the_data_are_named_by_a_fingerprint_that_its_key_opens(settings, table, keys, tacita_command):
+    Path("data.key").write_bytes(bytes(range(32)))
+    Path("short.key").write_bytes(b"short")
+    with pytest.raises(ValueError, match="openssl rand"):
+        train_table(settings(fingerprint_key="short.key", output="short"))
+    runs = [train_table(settings(about=ABOUT, fingerprint_key="data.key", output=name)) for name in ("run", "other")]
+    fingerprints = [run.fields["data_fingerprint"] for run in runs]
+    assert fingerprints[0] != fingerprints[1]  # though key and data are the same
+    assert fingerprints[0] in "".join(runs[0].statement.split())
+    assert sign(tacita_command).code == 0
+    command = ("verify", "run", "--public-key", "officer.pub", "--data", "table.csv", "--fingerprint-key", "data.key")
+    done = tacita_command(*command)
+    assert (done.code, "trained on table.csv" in done.out) == (0, True)
+    table.write_text(table.read_text() + "1,2,red,p1,yes\n")
+    assert tacita_command(*command).out.startswith("OTHER DATA")
+    assert "go together" in tacita_command(*command[:-2]).err
+
+
 def test_a_page_that_names_nobody_is_not_signed(settings, table, keys, tacita_command):
     run = train_table(settings(about={"purpose": "to plan beds"}))
     refused = "NOT TO BE SIGNED: responsible, contact are not given"

@@ -5,6 +5,7 @@ import math
 from dataclasses import replace
 from typing import Literal
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,6 +14,7 @@ from tacita import accounting as acc
 from tacita.correlated.strategy import sensitivity
 from tacita.errors import ResumeError, UnsupportedEventError
 from tacita.federated import LocalPrivacy, LogisticClients, QuadraticClients, TrustedServer
+from tacita.sampling import Sampler
 from tacita.testing import fidelity
 from tests.federated.runs import clip21, clip_sgd, ledger, logistic, simulation
 
@@ -119,6 +121,25 @@ def test_another_key_or_other_clients_are_refused_on_resume(name):
         simulation(
             logistic(clients=CLIENTS + 1), privacy=TrustedServer(**more), rounds=6, book=book, session=run.session
         )
+
+
+class Twice(Sampler):
+    """A sampler of a user's own, with a mistake."""
+
+    num_records, sample_rate = CLIENTS, 1 / CLIENTS
+
+    @property
+    def law(self):
+        return acc.FullBatchLaw()
+
+    def draw(self, query, coins, num_rows):
+        return np.array([2, 2])
+
+
+def test_a_client_is_in_a_round_once_whatever_a_sampler_returns():
+    noiseless = tacita.GaussianMechanism(noise_multiplier=0.0)
+    run = simulation(one_hot(), clip_sgd(), privacy=server(noiseless, Twice()), rounds=1, book=ledger())
+    assert run.step().total["x"].tolist() == pytest.approx([0, 0, -1, 0, 0, 0, 0])
 
 
 def test_nobody_is_told_how_many_took_part():

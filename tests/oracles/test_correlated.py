@@ -92,24 +92,40 @@ def test_the_noise_of_a_banded_matrix_is_its_recursion(problem, make_oracle, ask
     x, y = problem[2]
     empty = make_oracle(dataset=(x[:0], y[:0]), **BANDED)
     released = torch.stack([release.released["all"]["weight"].flatten() for release in asked(empty, 10)])
-    key, matrix = empty.gate.session_key, strategy.column(BANDS, 0.6, 10, True)
+    key, matrix = empty.randomness.noise_key("train-1", 0), strategy.column(BANDS, 0.6, 10, True)
     for query in range(10):  # C w = z
-        draw = key.stream("correlated noise", query, "all", "weight").normals((4,), dtype=torch.float64)
+        draw = key.stream("banded matrix", query, "all", "weight").normals((4,), dtype=torch.float64)
         shown = sum(matrix[lag] * released[query - lag] for lag in range(query + 1))
         assert torch.allclose(torch.as_tensor(shown), empty.noise_std["all"] * draw, rtol=1e-10, atol=1e-12)
 
 
 def test_a_thief_of_the_key_file_opens_a_banded_matrix_until_the_session_has_ended(make_oracle, asked, tmp_path):
-    """What the threat model says, and no key besides that of the session."""
+    """What the threat model says."""
     oracle = make_oracle(**BANDED)
     asked(oracle, 6)
+    first = oracle.randomness.noise_key("train-1", 0)
     checkpointed(oracle, tmp_path, "key")
     kept = json.loads((tmp_path / "key").read_text())
-    assert "noise" not in kept
-    assert kept["sessions"] == {"train-1": oracle.gate.session_key._secret.hex()}
-    oracle.randomness.forget("train-1")
-    oracle.randomness.save(tmp_path / "key")
+    assert kept["noise"] == {"train-1": [0, first._secret.hex()]}
+    oracle.session.close()
+    checkpointed(oracle, tmp_path, "key")
     assert not json.loads((tmp_path / "key").read_text())["sessions"]
+
+
+def test_a_checkpoint_drops_the_keys_of_noise_of_sessions_that_ended(make_oracle, asked, tmp_path, cyclic):
+    """Also where another session goes on in the same run, such as a restart."""
+    ledger = tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row")
+    paying = dict(cyclic, ledger=ledger, randomness=tacita.Randomness.insecure(0), planned_restarts=1)
+    oracle = make_oracle(**paying)
+    asked(oracle, 3)
+    again = make_oracle(**paying, session=ledger.write_off(oracle.session))
+    asked(again, 2)
+    checkpointed(again, tmp_path, "key")
+    kept = json.loads((tmp_path / "key").read_text())
+    assert [*kept["noise"]] == [*kept["sessions"]] == ["train-2"]
+    with pytest.raises(ResumeError, match="keys of earlier noise are gone"):
+        oracle.randomness.noise_key("train-1", 2)
+    asked(again, 2)
 
 
 def test_a_crashed_run_redoes_its_queries_bit_for_bit(problem, make_oracle, asked, tmp_path, cyclic):

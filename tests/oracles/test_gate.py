@@ -7,6 +7,7 @@ import torch
 
 import tacita
 from tacita.errors import LedgerError, ResumeError
+from tacita.gradients import GivenSource
 from tacita.oracles import trainable
 from tacita.oracles.gate import ReleaseGate
 from tests.around_mechanism import Spying
@@ -76,6 +77,60 @@ def test_a_line_that_does_not_match_takes_the_next_unused_number(problem, make_o
     for _ in range(4):
         expected = fresh.query(elsewhere)
     assert same(release, expected)  # batch and noise are those of number 3, never those of number 0
+
+
+FLAT = tacita.FlatClipper(max_grad_norm=1.0)
+PER_LAYER = tacita.PerLayerClipper(max_grad_norm={"theta": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "again", "refused"),
+    [
+        (tacita.GaussianMechanism(noise_multiplier=2.0), dict(clipper=PER_LAYER), False),
+        (tacita.CorrelatedGaussian(noise_multiplier=2.0, bands=2, power=0.5), dict(name="renamed"), True),
+    ],
+    ids=["block", "name"],
+)
+def test_the_same_values_are_not_released_again_with_other_noise(tmp_path, mechanism, again, refused):
+    """Noise follows from the names of a value and its block, which a session of the caller's own settings may change.
+
+    A redone query would otherwise be a second release of the same values at no charge.
+    """
+    asked = dict(
+        mechanism=mechanism, sampler=tacita.CyclicSampler(batches_per_cycle=2, num_records=9, assignment="coin")
+    )
+    if not refused:
+        asked["sampler"] = tacita.PoissonSampler(sample_rate=0.5, num_records=9)
+    terms = dict(neighboring_relation="add_or_remove_one", privacy_unit="one row", path=tmp_path / "ledger.jsonl")
+
+    def oracle(ledger, session, name="theta", clipper=FLAT):
+        return tacita.GradientOracle(
+            GivenSource({name: torch.ones(9, 5)}),
+            estimator=tacita.ClippedSum(clipper),
+            ledger=ledger,
+            planned_queries=4,
+            settings={"lr": 1},
+            session=session,
+            randomness=tacita.Randomness.insecure(0),
+            **asked,
+        )
+
+    point = {"theta": torch.zeros(5), "renamed": torch.zeros(5)}
+    event = oracle(tacita.Ledger(**{**terms, "path": None}), None).event
+    with tacita.Ledger(**terms) as ledger:
+        own = dict(planned_queries=4, settings={"lr": 1}, secure_randomness=False)
+        first = oracle(ledger, ledger.register(event, **own))
+        state = first.state_dict()
+        first.query(point)
+    with tacita.Ledger(**terms) as ledger:
+        second = oracle(ledger, ledger.sessions[0], **again)
+        second.load_state_dict(state)
+        if refused:
+            with pytest.raises(ResumeError, match="was released with other values"):
+                second.query(point)
+        else:
+            assert second.query(point).query == 1
+            assert second.session.queries_made == 2
 
 
 def test_a_line_without_a_tag_takes_the_next_unused_number(problem, make_oracle, tmp_path, monkeypatch):

@@ -8,11 +8,10 @@ from tacita.ledger import Session
 from tacita.runs.folder import RunFolder
 from tacita.tables import (
     best_of,
+    choose,
     run_cost,
+    sweep,
     trials,
-)
-from tacita.tables import (
-    selection_text as statement_text,
 )
 from tacita.tables.selection_events import ComposedEvent
 from tacita.tables.settings import TableSettings
@@ -101,14 +100,15 @@ def the_ledger_counts_the_runs():
 @bug(16, caught_by=[CHOOSE + "test_the_number_of_runs_comes_out_nowhere", SWEEP + "test_the_number_of_runs_is_nowhere"])
 def the_statement_tells_the_number():
     """The statement says how many runs were made."""
-    keep, said, made = WorkingFolder.record, statement_text.field_of, []
+    keep, said, made = WorkingFolder.record, best_of.field_of, []
 
     def counted(self, found):
         keep(self, found)
         made.append(self.done)
 
     put(WorkingFolder, "record", counted)
-    put(statement_text, "field_of", lambda *args, **kwargs: {**said(*args, **kwargs), "runs": made[-1] if made else 0})
+    for user in (choose, sweep):
+        put(user, "field_of", lambda *args, **kwargs: {**said(*args, **kwargs), "runs": made[-1] if made else 0})
 
 
 @bug(

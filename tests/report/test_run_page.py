@@ -372,7 +372,7 @@ def test_an_audit_beside_the_run_is_shown(alone):
     assert "epsilon at most infinity at delta 0.001" in shown
     assert HOSTILE in shown
     assert "Private, as stated" in shown
-    assert run.guaranteed
+    assert run.verdict.guaranteed
 
 
 @pytest.mark.parametrize(
@@ -384,7 +384,7 @@ def test_a_refuted_run_is_not_shown_as_private(alone, changes):
     assert "REFUTED: an audit measured more than is claimed No limit is guaranteed" in shown
     assert "Epsilon refuted (at most " in shown
     assert "Private, as stated" not in shown
-    assert not run.guaranteed
+    assert not run.verdict.guaranteed
 
 
 def test_the_command_says_that_an_audit_refuted(folder, runs, tmp_path, tacita_command):

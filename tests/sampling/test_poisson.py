@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from tacita.sampling import PoissonSampler, UnitPoissonSampler, poisson
+from tacita.sampling import PoissonSampler, UnitPoissonSampler
 
 ROWS, QUERIES, RATE = 40, 20_000, 0.1
 SAMPLER = PoissonSampler(sample_rate=RATE, num_records=1000)  # the number of rows is not the declared one
@@ -138,28 +138,11 @@ def test_the_rows_with_the_smallest_words_stay(coins, rate, size):
     assert len(limited.draw(0, coins(), 0)) == 0
 
 
-@pytest.mark.parametrize("in_memory", [8, 10**6])
-def test_a_limit_holds_for_more_rows_than_are_held_at_once(in_memory, coins, monkeypatch):
+@pytest.mark.parametrize("block", [8, 10**6])
+def test_a_limit_holds_for_more_rows_than_are_held_at_once(block, coins, monkeypatch):
     limited = PoissonSampler(sample_rate=0.4, num_records=1000, max_batch_size=7)
     expected = limited.draw(3, coins(), 1000)
-    monkeypatch.setattr(poisson, "IN_MEMORY", in_memory)
+    monkeypatch.setattr("tacita._row_numbers.BLOCK", block)
     for rows in (limited.draw(3, coins(), 1000), np.asarray(limited.batch(3, coins(), 1000))):
         assert len(rows) == 7
         assert rows.tolist() == expected.tolist()
-
-
-def test_of_equal_words_the_first_rows_stay():
-    words = np.array([[5, 3, 3, 3], [1, 1, 1, 1]], dtype=np.uint64)
-    assert poisson._smallest(words, 2).tolist() == [[False, True, True, False], [True, True, False, False]]
-    assert poisson._smallest(words[0], 9).all()
-
-
-def test_a_limit_is_a_setting_like_any_other_and_none_is_not_shown():
-    plain, limited = (PoissonSampler(sample_rate=0.1, num_records=99, max_batch_size=size) for size in (None, 20))
-    assert repr(plain) == "PoissonSampler(sample_rate=0.1, num_records=99)"
-    assert repr(limited) == "PoissonSampler(sample_rate=0.1, num_records=99, max_batch_size=20)"
-    assert plain != limited
-    assert limited.expected_batch_size == plain.expected_batch_size
-    for wrong in (0, -1, 2.5, True):
-        with pytest.raises(ValueError, match="max_batch_size must be"):
-            PoissonSampler(sample_rate=0.1, num_records=99, max_batch_size=wrong)

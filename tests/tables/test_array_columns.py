@@ -8,8 +8,7 @@ import torch
 
 from tacita.tables import Encoder, Schema, make_encoder, scattering
 from tacita.tables.encoded_file import EncodedFile
-from tacita.tables.features import ArrayPiece
-from tacita.tables.image_features import GROUPS, ScatteringPiece
+from tacita.tables.features import GROUPS, ArrayPiece, ScatteringPiece
 from tacita.tables.table import ArrayColumn, NumberColumn, Table
 
 SCHEMA = """

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tacita.random import Randomness
-from tacita.tables.canaries import crafted
 from tacita.tables.encoding import Encoder
 from tacita.tables.features import ArrayPiece, CategoryPiece, ClassTarget, NumberPiece, NumberTarget
+from tacita.tables.table_audit import crafted
 
 AGE = NumberPiece(column="age", lower=18.0, upper=90.0, centre=50.0, scale=20.0, steps=(32.0, 64.0), indicator=True)
 BORN = NumberPiece(column="born", lower=0.0, upper=9000.0, centre=0.0, scale=1e4, date_format="%Y-%m-%d")

@@ -12,7 +12,7 @@ import tacita.tables.encoded_rows as encoded_rows_module
 from tacita.random import Randomness
 from tacita.tables import train_table
 from tacita.tables.encoded_file import EncodedFile
-from tacita.tables.image_features import ScatteringPiece
+from tacita.tables.features import ScatteringPiece
 from tacita.tables.predict import predict_file
 
 ROWS = 60

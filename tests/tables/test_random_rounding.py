@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from tacita.tables.random_rounding import pairs, rounded
-from tacita.tables.score import LARGEST_ERROR, _error_edges, _target_edges
+from tacita.tables.score import LARGEST_ERROR, _error_edges, _target_edges, pairs, rounded
 
 COINS = (np.arange(1000) + 0.5) / 1000  # every coin once: means over them are exact to 1e-3 of an interval's width
 ERRORS, TARGETS = _error_edges(LARGEST_ERROR), _target_edges(LARGEST_ERROR)

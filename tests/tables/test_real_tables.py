@@ -14,12 +14,12 @@ from tacita.tables import (
     PurchasePlan,
     Schema,
     Target,
-    defaults,
     held_out,
     make_encoder,
     public_rows,
     read_table,
     refined_columns,
+    rules,
 )
 from tests.tables.buying import buy_refinement, buy_score, buy_survey
 
@@ -48,13 +48,13 @@ def bought_encoder(table, schema, normals):
 
 
 def train(features, target, encoder, rows, generator):
-    """Weights of a linear or logistic model by DP-SGD with the public defaults."""
+    """Weights of a linear or logistic model by DP-SGD with the public rules."""
     x = np.c_[features, np.ones(len(features), dtype=np.float32)]
-    clip, divisor = defaults.MAX_GRAD_NORM, defaults.divisor(rows)
-    rate = defaults.learning_rate(encoder.task, clip, encoder.num_features)
+    clip, divisor = rules.MAX_GRAD_NORM, rules.SAMPLE_RATE * (1 - rules.HOLDOUT) * max(rows, 1.0)
+    rate = rules.linear_learning_rate(encoder.task, clip, encoder.num_features)
     weights, velocity, mean = (np.zeros(x.shape[1], dtype=np.float32) for _ in range(3))
-    for query in range(defaults.PLANNED_QUERIES):
-        rows_of_batch = np.flatnonzero(generator.random(len(x)) < defaults.SAMPLE_RATE)
+    for query in range(rules.PLANNED_QUERIES):
+        rows_of_batch = np.flatnonzero(generator.random(len(x)) < rules.SAMPLE_RATE)
         batch, wanted = x[rows_of_batch], target[rows_of_batch]
         scores = batch @ weights
         fitted = 1 / (1 + np.exp(-scores)) if encoder.task == "classification" else scores
@@ -62,16 +62,16 @@ def train(features, target, encoder, rows, generator):
         norms = np.abs(error) * np.linalg.norm(batch, axis=1)
         total = (error * np.minimum(1, clip / np.maximum(norms, 1e-12))) @ batch
         total += MULTIPLIER * clip * generator.standard_normal(len(total))
-        velocity = (defaults.MOMENTUM * velocity + total / divisor).astype(np.float32)
+        velocity = (rules.MOMENTUM * velocity + total / divisor).astype(np.float32)
         weights = weights - rate * velocity
-        if query >= defaults.AVERAGED_FROM * defaults.PLANNED_QUERIES:
+        if query >= 0.5 * rules.PLANNED_QUERIES:
             mean += weights
-    return mean / (defaults.PLANNED_QUERIES * (1 - defaults.AVERAGED_FROM))
+    return mean / (rules.PLANNED_QUERIES * (1 - 0.5))
 
 
 def flow(table, encoder, rows, normals):
     """Weights; held-out target, model output and prediction; the bought score."""
-    hold = held_out(table, defaults.HELD_OUT, Key.insecure(1))
+    hold = held_out(table, rules.HOLDOUT, Key.insecure(1))
     encoded = encoder.encode(table)
     features, target, valid = (t.numpy() for t in (encoded.features, encoded.target, encoded.valid))
     used, kept = valid & ~hold, valid & hold

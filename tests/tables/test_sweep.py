@@ -196,7 +196,7 @@ def test_a_loud_score_is_refused(sweeping, table, monkeypatch):
 def test_interrupted_its_working_folder_is_private_and_then_gone(sweeping, table, monkeypatch):
     seed = seed_for(4)
     whole = sweep_table(sweeping(output="whole"), randomness=Randomness.insecure(seed))
-    attempt, made = sweep_module._CandidateRunner.attempt, []
+    attempt, made = sweep_module._SweepTask.attempt, []
 
     def stopping(self, point, randomness):
         if len(made) == 2:
@@ -204,14 +204,14 @@ def test_interrupted_its_working_folder_is_private_and_then_gone(sweeping, table
         made.append(point)
         return attempt(self, point, randomness)
 
-    monkeypatch.setattr(sweep_module._CandidateRunner, "attempt", stopping)
+    monkeypatch.setattr(sweep_module._SweepTask, "attempt", stopping)
     with pytest.raises(KeyboardInterrupt):
         sweep_table(sweeping(), randomness=Randomness.insecure(seed))
     work = Path("run/private/selection")
     assert stat.S_IMODE(work.stat().st_mode) == stat.S_IMODE(work.parent.stat().st_mode) == 0o700
     assert {path.suffix for path in work.iterdir()} == {".json", ".safetensors"}
     assert len(list(work.glob("*.safetensors"))) == 1
-    monkeypatch.setattr(sweep_module._CandidateRunner, "attempt", attempt)
+    monkeypatch.setattr(sweep_module._SweepTask, "attempt", attempt)
     with pytest.raises(ResumeError, match="other settings"):
         sweep_table(sweeping(sweep=GRID.replace("3", "4", 1)))
     run = sweep_table(sweeping())
@@ -222,7 +222,7 @@ def test_interrupted_its_working_folder_is_private_and_then_gone(sweeping, table
 
 def interrupted(monkeypatch, settings, after=2):
     """A sweep of four runs, stopped after some of them."""
-    attempt, made = sweep_module._CandidateRunner.attempt, []
+    attempt, made = sweep_module._SweepTask.attempt, []
 
     def stopping(self, point, randomness):
         if len(made) == after:
@@ -231,7 +231,7 @@ def interrupted(monkeypatch, settings, after=2):
         return attempt(self, point, randomness)
 
     with monkeypatch.context() as patch:
-        patch.setattr(sweep_module._CandidateRunner, "attempt", stopping)
+        patch.setattr(sweep_module._SweepTask, "attempt", stopping)
         with pytest.raises(KeyboardInterrupt):
             sweep_table(settings, randomness=Randomness.insecure(seed_for(4)))
 

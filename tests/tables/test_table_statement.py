@@ -20,7 +20,7 @@ from tacita.report.run_numbers import RunNumbers
 from tacita.report.run_page import report_page
 from tacita.runs.run_facts import tacita_version
 from tacita.tables import TableSettings, check_run, train_table
-from tacita.tables.statement_versions import compare_statements
+from tacita.tables.run_check import compare_statements
 from tests.tables.forging import resealed
 
 

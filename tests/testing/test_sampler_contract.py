@@ -110,6 +110,17 @@ class OtherLaw(SamplingLaw):
         return min(queries, self.apart)
 
 
+@dataclass(frozen=True)
+class NamelessLaw(SamplingLaw):
+    describe = OtherLaw.describe
+    assumptions = OtherLaw.assumptions
+
+
+def test_a_law_has_words():
+    with pytest.raises(AssertionError, match="law must name its kind of sampling"):
+        check_sampler(OneBug(law=NamelessLaw()))
+
+
 def test_a_law_that_the_library_does_not_know_is_held_to_its_separation():
     check_sampler(OneBug(law=OtherLaw(1)))
     with pytest.raises(AssertionError, match="nearer than 2"):

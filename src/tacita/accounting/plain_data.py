@@ -60,7 +60,8 @@ class PlainData(ABC):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as plain data for a JSON line, which ``from_dict`` reads back."""
-        assert dataclasses.is_dataclass(self)
+        if not dataclasses.is_dataclass(self):
+            raise TypeError(f"{type(self).__name__} must be a frozen dataclass: ledgers hold its fields.")
         fields = {field.name: _encode(getattr(self, field.name)) for field in dataclasses.fields(self)}
         return {self.tag: type(self).__name__, **fields}
 

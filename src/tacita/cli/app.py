@@ -22,8 +22,8 @@ from tacita.errors import TacitaError
 
 BAD_INPUT, INTERNAL, INTERRUPTED, NO_READER = 2, 70, 130, 141
 EXIT_CODES = {  # docs/statement.md has the same table
-    0: "done; of train, statement, show, verify and report: there is a guarantee, and the verdict says under which "
-    "conditions",
+    0: "done; of train, statement, show, card, verify and report: there is a guarantee, and the verdict says under "
+    "which conditions",
     NO_GUARANTEE: "no guarantee: not private, changed, not signed or unfinished; or an audit refuted a claim",
     BAD_INPUT: "a setting or the structure of a file is wrong",
     INTERNAL: "an internal error",
@@ -45,6 +45,8 @@ NEVER_CHOSEN = "it is never chosen for you"
 MISSING = {  # a required argument -> what to give
     "RUN": "the folder of a run, which is the --output of its training",
     "DATA": "the file after the command",
+    "MODEL": "the folder of a model, in the format of transformers, after the command",
+    "--rows": "--rows NUMBER, the public number of records (a declared guess)",
     "--output": "--output FILE, the file to write",
     "--steps": "--steps NUMBER, the number of noisy gradients",
     "--sample-rate": "--sample-rate NUMBER, the chance of a record to be in a step",
@@ -82,6 +84,14 @@ COMMANDS = {
         "tacita.cli.train:train",
         "Train a private model on a table. What is not declared is bought from the rows, out of the same epsilon.",
     ),
+    "finetune": (
+        "tacita.cli.finetune:finetune",
+        "Fine-tune a language model on private texts: an adapter that PEFT loads, with its statement, under a seal.",
+    ),
+    "generate": (
+        "tacita.cli.finetune:generate",
+        "Let a fine-tuned model go on after a prompt. Costs no privacy; prompts are not covered, and may come out.",
+    ),
     "predict": (
         "tacita.cli.files:predict",
         "Predict with a trained model: the rows as they were, with a prediction and a probability for each class.",
@@ -105,6 +115,10 @@ COMMANDS = {
     "report": (
         "tacita.cli.report:report",
         "Write a page about finished runs: verdict and signature, charts with their numbers, the whole statement.",
+    ),
+    "card": (
+        "tacita.cli.report:card",
+        "Print a model card of a finished run in Markdown: model, use, data, privacy, score and caveats.",
     ),
     "sign": (
         "tacita.cli.signing:sign",

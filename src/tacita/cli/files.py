@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from tacita.cli.names import names_of
-from tacita.cli.outputs import NO_GUARANTEE, exit_code, say_written, write_bytes
+from tacita.cli.outputs import exit_code, say_written, write_bytes
 from tacita.tables.settings import TEXT_FORMAT, file_format, flags, read_text
 
 if TYPE_CHECKING:
@@ -84,10 +84,9 @@ def statement(run: str, /) -> int:
         print(f"tacita: note: {note}", file=sys.stderr)
     if not checked.faults:
         print(VERIFIED, file=sys.stderr)
-        return exit_code(checked.verdict)
     for fault in checked.faults:
         print(f"tacita: error: TAMPERED: {fault}.", file=sys.stderr)
-    return NO_GUARANTEE
+    return exit_code(checked.verdict)
 
 
 def schema(
@@ -121,6 +120,8 @@ def check(
     *,
     schema: str | None = None,
     target: str | None = None,
+    model: Annotated[str | None, Parameter(name="--model")] = None,
+    max_tokens: int = 512,
     text: Annotated[Text | None, FLAT] = None,
 ) -> int:
     """Show what is odd in a table: rows, cells and labels, with examples. NOT PRIVATE, for the holder of the data.
@@ -133,7 +134,14 @@ def check(
         data: The table: CSV or JSON lines (compressed or not), Parquet or NPZ.
         schema: TOML file with what is declared; without it, only what the file itself shows is checked.
         target: The column to predict.
+        model: Folder of a language model: DATA are texts for tacita finetune, JSON lines.
+        max_tokens: With --model, the length of a record in tokens.
     """
+    if model is not None:
+        from tacita.finetune.looking import check_texts
+
+        print(check_texts(data, model, max_tokens), end="")
+        return 0
     import msgspec
 
     from tacita.tables.checking import check as look

@@ -1,4 +1,4 @@
-"""``tacita report``: a page in one file about one or several finished runs."""
+"""``tacita report`` and ``tacita card``: a page about one or several finished runs, and a model card of one."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from tacita._files import replace_durably
-from tacita.cli.outputs import NO_GUARANTEE, check_page, say_written
+from tacita.cli.outputs import NO_GUARANTEE, check_page, exit_code, say_written
 from tacita.report.style import need_matplotlib
 
 
@@ -33,4 +33,23 @@ def report(*runs: str, output: Annotated[str, Parameter(name=("--output", "-o"))
     found = [RunNumbers.of(run) for run in runs]
     replace_durably(Path(output), report_page(found).encode())
     say_written(output)
-    return 0 if all(run.guaranteed for run in found) else NO_GUARANTEE
+    return 0 if all(run.verdict.guaranteed for run in found) else NO_GUARANTEE
+
+
+def card(run: str, /) -> int:
+    """Print a model card of a finished run in Markdown: model, use, data, privacy, score and caveats.
+
+    All of it is in the statement, after all checks of tacita statement. Exit code 1 unless the run is private.
+
+    Example: tacita card runs/adult > MODEL_CARD.md
+
+    Args:
+        run: Folder of a finished run.
+    """
+    from tacita.report.model_card import model_card
+    from tacita.runs.sealed_run import SealedRun
+    from tacita.tables import check_run
+
+    checked = check_run(run)
+    print(model_card(SealedRun(run).stated, checked.verdict, Path(run).absolute().name), end="")
+    return exit_code(checked.verdict)

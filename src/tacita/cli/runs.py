@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeGuard
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 from rich import box
@@ -14,8 +14,8 @@ from tacita.errors import TacitaError
 
 if TYPE_CHECKING:
     from tacita.tables.overview import RunOverview
+    from tacita.tables.run_check import Checked
 
-NOT_VERIFIED = "not verified"
 WIDTH = 12  # of the first column of ``show``
 FLAG = Parameter(negative=())
 
@@ -61,12 +61,11 @@ def show_run(run: str, /, *, json: Annotated[bool, FLAG] = False) -> int:
         print(f"{'state':<{WIDTH}}unfinished: repeat the command of its training to continue it")
         return NO_GUARANTEE
     checked = check_run(run)
-    faults = checked.faults
     if json:
         sys.stdout.write((Path(run) / STATEMENT).read_text(encoding="utf-8"))
     else:
-        print("\n".join(f"{name:<{WIDTH}}{words}" for name, words in _summary(found, faults).items()))
-    return NO_GUARANTEE if faults else exit_code(checked.verdict)
+        print("\n".join(f"{name:<{WIDTH}}{words}" for name, words in _summary(found, checked).items()))
+    return exit_code(checked.verdict)
 
 
 def explain_run(
@@ -109,64 +108,38 @@ def explain_run(
 
 
 def _row(run: "RunOverview") -> tuple[str, ...]:
-    from tacita.ledger.run_sections import score_in_words
-    from tacita.ledger.text_lines import rounded_up
-    from tacita.ledger.verdict import verdict
+    from tacita.ledger.run_sections import epsilon_in_words, score_in_words
 
-    fields = run.fields
-    epsilon, delta = fields.get("epsilon"), fields.get("delta")
+    fields, weighed = run.fields, run.verdict
     return (
         run.folder.name or str(run.folder),
         run.state,
         str(_part(fields, "run", "date")),
         str(_part(fields, "dataset", "name")),
-        verdict(fields).in_words() if run.state != "changed" else NOT_VERIFIED,
-        rounded_up(epsilon) if _is_number(epsilon) and _guaranteed(run) else "-",
-        f"{delta:g}" if _is_number(delta) else "-",
+        weighed.in_words(),
+        epsilon_in_words(weighed) if fields else "-",
+        f"{fields['delta']:g}" if isinstance(fields.get("delta"), float) else "-",
         score_in_words(run.score) or "-",
     )
 
 
-def _summary(run: "RunOverview", faults: tuple[str, ...]) -> dict[str, str]:
-    from tacita.ledger.run_sections import score_in_words
-    from tacita.ledger.text_lines import right_in_words, rounded_up
-    from tacita.ledger.verdict import verdict
+def _summary(run: "RunOverview", checked: "Checked") -> dict[str, str]:
+    from tacita.ledger.run_sections import epsilon_in_words, risk_in_words, score_in_words
 
-    fields = run.fields
-    epsilon, accuracy = fields.get("epsilon"), fields.get("attack_accuracy")
-    bound = f"epsilon <= {rounded_up(epsilon)}" if _is_number(epsilon) else "no unconditional epsilon"
-    if faults:
-        bound = NOT_VERIFIED
-    elif _is_number(epsilon) and fields.get("verdict") == "not private":  # a seed
-        bound = f"none; if the noise were secret, {bound}"
-    risk = right_in_words(accuracy if _is_number(accuracy) and not faults else None)
+    fields, faults = run.fields, checked.faults
     return {
         "run": f"{run.folder} ({_part(fields, 'run', 'id')}, {_part(fields, 'run', 'date')})",
         "state": "finished, verified" if not faults else f"CHANGED: {'; '.join(faults)}",
-        "verdict": verdict(fields).in_words() if not faults else NOT_VERIFIED,
-        "guarantee": f"{bound} at delta {fields.get('delta')}, {fields.get('neighboring_relation')}, "
-        f"{fields.get('privacy_unit')}",
-        "risk": f"an attacker who is 50 : 50 before about one unit {risk} afterwards, having seen everything that was "
-        f"released{_apart(run)}",
+        "verdict": checked.verdict.in_words(),
+        "guarantee": f"epsilon {epsilon_in_words(checked.verdict)} at delta {fields.get('delta')}, "
+        f"{fields.get('neighboring_relation')}, {fields.get('privacy_unit')}",
+        "risk": risk_in_words(fields, checked.verdict),
         "model": f"{fields.get('model', '-')}, {fields.get('task', '-')} of {fields.get('target', '-')}",
         "score": score_in_words(run.score) or "none",
         "more": f"tacita statement {run.folder}",
     }
 
 
-def _apart(run: "RunOverview") -> str:
-    """Say that an exact score is outside the guarantee."""
-    return " but the score" if run.score.get("private") is False else ""
-
-
-def _guaranteed(run: "RunOverview") -> bool:
-    return run.state == "finished" and run.fields.get("verdict") != "not private"
-
-
 def _part(fields: dict[str, Any], name: str, part: str) -> Any:
     value = fields.get(name)
     return value.get(part, "-") if isinstance(value, dict) else "-"
-
-
-def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)

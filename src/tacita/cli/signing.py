@@ -2,9 +2,6 @@
 
 from getpass import getpass
 from pathlib import Path
-from typing import Annotated
-
-from cyclopts import Parameter
 
 from tacita.cli.outputs import NO_GUARANTEE, exit_code
 from tacita.errors import TacitaError
@@ -36,18 +33,24 @@ def sign(run: str, /, *, key: str, signer: str) -> int:
     return 0
 
 
-def verify(run: str, /, *, public_key: Annotated[str, Parameter(name=("--public-key",))]) -> int:
+def verify(run: str, /, *, public_key: str, data: str | None = None, fingerprint_key: str | None = None) -> int:
     """Verify a finished run and its signature. Exit code 1 unless it is private, unchanged and signed with the key.
 
     Get the public key from the signer, and not with the run: whoever changes a run can sign it anew with another key.
+    With --data and --fingerprint-key, the file must also be the one that the run was trained on.
 
     Example: tacita verify runs/adult --public-key officer.pub
 
     Args:
         run: Folder of a finished run.
         public_key: File of the signer's public key (OpenSSH or PEM).
+        data: File to compare with the statement's fingerprint of the data.
+        fingerprint_key: File of the key of that fingerprint.
     """
+    if (data is None) != (fingerprint_key is None):
+        raise ValueError("data and fingerprint_key go together: give both or neither.")
     from tacita.ledger.verdict import verdict
+    from tacita.runs.run_facts import data_fingerprint
     from tacita.runs.sealed_run import SealedRun
     from tacita.runs.signing import public_key_of, signatures
 
@@ -61,7 +64,13 @@ def verify(run: str, /, *, public_key: Annotated[str, Parameter(name=("--public-
     if not found:
         print(f"NOT SIGNED with {public_key}, whose public key is {mine}")
         return NO_GUARANTEE
-    weighed = verdict(SealedRun.intact(run).stated)
+    stated = SealedRun.intact(run).stated
+    if data is not None and fingerprint_key is not None:
+        if stated.get("data_fingerprint") != data_fingerprint(fingerprint_key, stated["run"]["id"], data):
+            print(f"OTHER DATA: {data} is not the file of the statement's fingerprint, or this is not its key")
+            return NO_GUARANTEE
+        print(f"trained on {data}, by its fingerprint")
+    weighed = verdict(stated)
     for one in found:
         print(f"signed by {one.signer} on {one.date}; verdict: {weighed.in_words()}")
     print("verified: every file is what was signed, and the numbers of the guarantee follow from the ledger")

@@ -46,7 +46,8 @@ class CorrelatedGaussian(Mechanism):
     strategies cannot be compared: give a target (:class:`CalibratedGaussian` with ``form=``) instead.
 
     Assumes: as :class:`GaussianMechanism`. The private key file opens, at a checkpoint, the noise of the last
-    ``bands - 1`` queries before it; with ``banded_matrix`` that of the whole session, until the session has ended.
+    ``bands - 1`` queries before it; with ``banded_matrix`` that of the whole session. The first checkpoint after
+    the session has ended drops these keys.
 
     Attributes:
         noise_multiplier: s over the sensitivity of one query; no unit; >= 0.

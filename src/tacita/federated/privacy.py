@@ -120,7 +120,8 @@ class FederatedPrivacy(ABC):
         if not isinstance(mechanism, Mechanism):
             raise TypeError(f"mechanism must be a Mechanism or a CalibratedGaussian, got {type(mechanism).__name__}.")
         noise_std = estimator.noise_std(mechanism, relation, shapes)
-        return self._prepared(mechanism, noise_std), noise_std, event(mechanism)
+        mechanism = self._prepared(mechanism, noise_std)
+        return mechanism, noise_std, event(mechanism)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -220,7 +221,8 @@ class Simulation:
         """Draw who takes part, and whose message is lost. Nobody else's message is made, in this round or later."""
         n, clients = self.problem.num_clients, None
         if self._draws is not None:
-            clients = torch.from_numpy(self._draws.draw(query, self._gate.coins, n))
+            drawn = self._draws.mask(query, self._gate.coins, n)  # each client once, whatever the sampler returns
+            clients = torch.from_numpy(np.flatnonzero(drawn))
         elif self.privacy.expected_clients(n) < n:
             asked = self._gate.query_stream("clients", query).choice(n, int(self.privacy.expected_clients(n)))
             clients = torch.from_numpy(asked)

@@ -2,7 +2,22 @@
 
 from .chat import ChatTemplate
 from .encoding import EncodedTexts, TokenEncoder
+from .generation import generate, load
 from .losses import sequence_losses
 from .records import read_records
+from .settings import Files, FinetuneSettings
+from .text_run import TextRun, finetune
 
-__all__ = ["ChatTemplate", "EncodedTexts", "TokenEncoder", "read_records", "sequence_losses"]
+__all__ = [
+    "ChatTemplate",
+    "EncodedTexts",
+    "Files",
+    "FinetuneSettings",
+    "TextRun",
+    "TokenEncoder",
+    "finetune",
+    "generate",
+    "load",
+    "read_records",
+    "sequence_losses",
+]

@@ -254,13 +254,11 @@ class NetworkSource(GradientSource):
         self._tried.add(_modes(self._network))
 
     def _refuse(self, params: Mapping[str, Tensor]) -> NoReturn:
-        given = {name: p.shape for name, p in params.items()}
-        names = ", ".join(sorted({name for name, _ in set(given.items()) ^ set(self._shapes.items())}))
+        differ = {(name, p.shape) for name, p in params.items()} ^ set(self._shapes.items())
         raise ValueError(
-            f"params must be the parameters that were trainable when the source was built; these differ: {names}. What "
-            "the session pays for is a gradient of those. To leave some of them as they are for a while, let them keep "
-            "requires_grad and ask oracle.backward(updates=[...]) for the others; to train other parameters from now "
-            "on (peft's set_adapter), build an oracle for them, with a session of its own in the same ledger."
+            "params must be the parameters that were trainable when the source was built; these differ: "
+            f"{', '.join(sorted(dict(differ)))}. To freeze some of them later, keep requires_grad and name the others "
+            "in backward(updates=...); to train others, build an oracle for each on the same ledger, before any query."
         )
 
 

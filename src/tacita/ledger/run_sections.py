@@ -6,7 +6,8 @@ Place: text_lines -> [ledger.run_sections] -> sections, report. The core states 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from tacita.ledger.text_lines import Words, in_words, listed, names_in_words, rounded_up, row
+from tacita.ledger.text_lines import Words, in_words, listed, names_in_words, right_in_words, rounded_up, row
+from tacita.ledger.verdict import Verdict
 
 Fields = Mapping[str, Any]
 GIVEN = {  # what whoever makes the run may say of it -> its name on the page
@@ -71,6 +72,8 @@ def _data(fields: Fields) -> str:
     parts: list[str] = []
     if isinstance(dataset := fields.get("dataset"), Mapping):
         parts.append(f"{dataset['name']} (the name that was given)")
+    if (fingerprint := fields.get("data_fingerprint")) is not None:
+        parts.append(f"fingerprint {fingerprint} (keyed: whoever has the key can compare it with a file)")
     if (rows := fields.get("rows")) is not None:
         parts.append(rows_in_words(rows))
     if isinstance(columns := fields.get("columns"), Mapping):
@@ -145,7 +148,7 @@ def other_runs_in_words(dataset: Mapping[str, Any]) -> str:
     )
 
 
-def _score(score: Any) -> str:
+def score_in_full(score: Any) -> str:
     """Return a score in a sentence, beside that of a constant guess."""
     if not isinstance(score, Mapping) or not {"measure", "value", "how"} <= set(score):
         return in_words(score)
@@ -178,6 +181,36 @@ def score_in_words(score: Any) -> str | None:
     return f"{in_words(score.get('measure'))} {value:.3f}" + ("" if area is None else f", AUC {area:.3f}")
 
 
+def epsilon_in_words(weighed: Verdict) -> str:
+    """Say what becomes of epsilon by the verdict.
+
+    Example:
+        >>> epsilon_in_words(Verdict("private", epsilon=1.0)), epsilon_in_words(Verdict("changed", epsilon=1.0))
+        ('at most 1', 'not verified')
+    """
+    bound = "infinity" if weighed.epsilon is None else f"at most {rounded_up(weighed.epsilon)}"
+    if weighed.word in ("changed", "ledger not intact"):
+        return "not verified"
+    if weighed.word == "refuted":
+        return f"refuted ({bound} was claimed)"
+    if weighed.word == "not private" and weighed.epsilon is not None:
+        return f"none ({bound} if the noise were secret)"
+    return f"{bound} (under conditions)" if "under conditions" in weighed.word else bound
+
+
+def risk_in_words(fields: Fields, weighed: Verdict) -> str:
+    """Say what an attacker can find out about one unit, for the views that are shorter than the statement."""
+    accuracy = _number(fields, "attack_accuracy")
+    if not weighed.guaranteed or accuracy is None:
+        return "No limit is guaranteed to what an attacker can find out about one unit."
+    score = fields.get("holdout_score")
+    apart = " but the score" if isinstance(score, Mapping) and score.get("private") is False else ""
+    return (
+        f"An attacker who knows all other units and is 50 : 50 before about one unit {right_in_words(accuracy)} "
+        f"afterwards, having seen everything that was released{apart}."
+    )
+
+
 def _number(fields: Any, name: str) -> float | None:
     found = fields.get(name) if isinstance(fields, Mapping) else None
     return found if isinstance(found, int | float) and not isinstance(found, bool) else None
@@ -201,7 +234,7 @@ def check_about(about: object) -> None:
 
 SECTIONS: dict[str, Callable[[Fields], Iterable[Words]]] = {  # by the title in tacita.ledger.sections
     "This run": _run,
-    "Held-out score": lambda fields: listed(_score(one) for one in _score_of(fields)),
+    "Held-out score": lambda fields: listed(score_in_full(one) for one in _score_of(fields)),
     "Files": lambda fields: (row(name, words) for name, words in files_in_words(fields).items()),
     "What is not anonymised": lambda fields: listed(fields.get("not_anonymised")),
     "Columns": _columns,

@@ -11,7 +11,7 @@ from typing import Any
 from tacita.accounting import gaussian_delta, gaussian_mu
 from tacita.accounting.relations import NeighboringRelation
 from tacita.ledger.text_lines import Words, in_words, listed, percent_up, right_in_words, rounded_up, row, wrapped
-from tacita.ledger.verdict import NEXT_TO_NOTHING, exact_score
+from tacita.ledger.verdict import NEXT_TO_NOTHING, Verdict, exact_score
 
 Fields = Mapping[str, Any]
 Section = Callable[[Fields], Iterable[Words]]
@@ -21,7 +21,7 @@ ABOUT, RUN, ROWS, COLUMNS = "about", "run", "rows", "columns"
 LEAVES, NOT_ANONYMISED, DATASET = "files_policy", "not_anonymised", "dataset"
 PUBLIC_LOSSES = "public_losses"  # pairs of queries made and the loss on public data; in the JSON, not in the text
 PLACED = (HEADLINE, LEAVES, NOT_ANONYMISED, COLUMNS, PUBLIC_LOSSES)  # further fields with a place of their own
-OF_A_RUN = (RUN, ABOUT, ROWS, DATASET)  # ... if there is a field ``run``
+OF_A_RUN = (RUN, ABOUT, ROWS, DATASET, "data_fingerprint")  # ... if there is a field ``run``
 
 NEIGHBOURS: dict[NeighboringRelation, str] = {
     "add_or_remove_one": "one unit is present in one of them and absent from the other. The number of units is "
@@ -177,6 +177,7 @@ def _guarantee(fields: Fields) -> Iterator[Words]:
         f"Differential privacy with {given} at delta = {delta:g}, for the plan: all queries of "
         f"{'1 session' if count == 1 else f'all {count} sessions'} in the ledger, earlier runs in it included."
     )
+    yield row("Verdict", f"{Verdict(fields['verdict'], fields['verdict_warnings']).in_words()}.")
     yield row("For whom", f"{fields['privacy_unit']} (the privacy unit)")
     relation = fields["neighboring_relation"]
     yield row("Neighbours", f"the data sets compared differ in one unit. By {relation}, {NEIGHBOURS[relation]}.")

@@ -28,6 +28,11 @@ class Owner(Protocol):
     journal: Journal
     lock: threading.RLock  # threads change the ledger one at a time
 
+    @property
+    def all(self) -> "tuple[Session, ...]":
+        """Every session of the ledger."""
+        ...
+
     def released(self, part: Part | None) -> bool:
         """Return whether a session that shares records with ``part`` may have released something."""
         ...
@@ -132,6 +137,11 @@ class Session:
     def closed(self) -> bool:
         """Whether it has ended."""
         return self._state == "closed"
+
+    @property
+    def ended(self) -> tuple[str, ...]:
+        """The ids of all sessions of its ledger that have ended, and draw no more noise."""
+        return tuple(one.id for one in self._owner.all if one.closed)
 
     @property
     def queries_made(self) -> int:

@@ -1,6 +1,6 @@
 """The verdict of a statement: the one place that weighs what is guaranteed, for programs, for people and for badges."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +17,15 @@ class Verdict:
 
     Attributes:
         word: "private", "private under conditions", "private model, exact score", "private model under conditions,
-            exact score", "not private", or "ledger not intact".
+            exact score", "not private", or "ledger not intact"; of a run in a folder also "unfinished", "changed"
+            (since it was finished), or "refuted" (by an audit that lies beside it).
         warnings: What stands beside "private" in every view, however short.
+        epsilon: That of the plan, under the conditions if there are any; ``None`` if it is infinite.
     """
 
     word: str
-    warnings: tuple[str, ...] = ()
+    warnings: Sequence[str] = ()
+    epsilon: float | None = None
 
     @property
     def guaranteed(self) -> bool:
@@ -39,8 +42,13 @@ class Verdict:
         return (word or self.word) + (f", but {' and '.join(self.warnings)}" if self.warnings else "")
 
 
-def verdict(fields: Mapping[str, Any]) -> Verdict:
-    """Weigh the fields of a statement: the ledger, the noise, epsilon, delta, conditions, and what is outside of it.
+def verdict(fields: Mapping[str, Any], *, changed: bool = False, refuted: bool = False) -> Verdict:
+    """Weigh the fields of a statement: the ledger, the noise, epsilon, delta, conditions, score, and what is outside.
+
+    Args:
+        fields: The fields.
+        changed: Whether something was changed since the run was finished.
+        refuted: Whether an audit measured more than is claimed.
 
     Example:
         >>> fields = {"epsilon": 500.0, "delta": 1e-6, "sessions": [{}], "ledger_verified": True}
@@ -53,20 +61,35 @@ def verdict(fields: Mapping[str, Any]) -> Verdict:
         False
     """
     conditions, exact = bool(fields.get("conditions")), exact_score(fields)
-    epsilon = fields.get("conditional_epsilon" if conditions else "epsilon")
-    if not fields.get("ledger_verified"):
-        return Verdict("ledger not intact")
+    epsilon = _number(fields.get("conditional_epsilon" if conditions else "epsilon"))
     held = fields.get("secure_randomness") is True and (fields.get("sessions") or fields.get("shares"))
-    if not held or not isinstance(epsilon, int | float):
-        return Verdict("not private")
+    against = {
+        "changed": changed,
+        "refuted": refuted,
+        "ledger not intact": not fields.get("ledger_verified"),
+        "not private": not held or epsilon is None,
+    }
+    if found := [word for word, holds in against.items() if holds]:
+        return Verdict(found[0], epsilon=epsilon)
     word = "private model" if exact else "private"
     word += " under conditions" * conditions + ", exact score" * exact
     warnings = {
-        "epsilon promises next to nothing": epsilon >= NEXT_TO_NOTHING,
+        "epsilon promises next to nothing": epsilon is not None and epsilon >= NEXT_TO_NOTHING,
         "delta is so large that whole records may be published": is_large_delta(fields),
-        "nothing was learned": str(fields.get("headline") or "").startswith(NOTHING_LEARNED),
+        "nothing was learned": (constant := str(fields.get("headline") or "").startswith(NOTHING_LEARNED)),
+        "its score may be that of a constant guess": not constant and _like_a_guess(fields.get("holdout_score")),
     }
-    return Verdict(word, tuple(words for words, holds in warnings.items() if holds))
+    return Verdict(word, tuple(words for words, holds in warnings.items() if holds), epsilon)
+
+
+def _like_a_guess(score: Any) -> bool:
+    from tacita.ledger.constant_guess import like_a_guess
+
+    return like_a_guess(score)
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def is_large_delta(fields: Mapping[str, Any]) -> bool:

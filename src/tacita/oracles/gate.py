@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -93,7 +94,7 @@ class ReleaseGate:
         self.assigned_rows = 0  # how many rows have their batches for the whole session
         self._lags = mechanism.lags if isinstance(mechanism, Mechanism) else 0
         self._noise_memory: dict[Any, Any] = {}
-        if 0 < self._lags < math.inf:
+        if self._lags:
             randomness.begin_noise(self._name)
 
     @property
@@ -328,6 +329,8 @@ class ReleaseGate:
             following = self._randomness.generation + 1
             write({**self.state_dict(), "generation": following})
             self.advance_key(following)
+            ended = [self._randomness.name_for(one, self.session.ledger) for one in self.session.ended]
+            self._randomness.end_noise(ended)
             self._randomness.save(key)
 
     def advance_key(self, generation: int) -> None:
@@ -372,16 +375,23 @@ class ReleaseGate:
         self._position = max(self._position, self.session.last_query + 1)
 
     def _fingerprint(self, query: int, values: Blocks) -> str:
-        """Return a keyed one-time tag of the values; those of another device are copied to the CPU, one by one."""
-        tensors = (value.detach().cpu() for block in values.values() for value in block.values())
+        """Return a keyed one-time tag of the values and of all that decides which noise each of them gets.
+
+        Values of another device are copied to the CPU, one by one.
+        """
+        named = [(block, name, x) for block, tensors in values.items() for name, x in tensors.items()]
+        layout = [(block, name, tuple(x.shape), str(x.dtype)) for block, name, x in named]
+        added = repr(self._mechanism) if isinstance(self._mechanism, Mechanism) else ""
+        tensors = (x.detach().cpu() for _, _, x in named)
         bits = (x.view(torch.int16) if x.dtype == torch.bfloat16 else x for x in tensors)
         parts = (x.contiguous().numpy() for x in bits)
-        return self._randomness.key.tag(self._name, "fingerprint", query, parts=parts)
+        described = repr((layout, added)).encode()
+        return self._randomness.key.tag(self._name, "fingerprint", query, parts=chain([described], parts))
 
     def _normals(self, query: int) -> Noise:
         def earlier(lag: int, block: str, name: str) -> Stream:
             if self._lags == math.inf:  # no key of it can be dropped before the session ends
-                return self.session_key.stream("correlated noise", query - lag, block, name)
+                return self._randomness.noise_key(self._name, 0).stream("banded matrix", query - lag, block, name)
             return self._randomness.noise_key(self._name, query - lag).stream(block, name)
 
         return Noise(partial(self.query_stream, "noise", query), query, earlier, self._noise_memory)

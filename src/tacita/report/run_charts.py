@@ -37,7 +37,7 @@ class RunChart:
 
 def charts_of(run: RunNumbers) -> list[RunChart]:
     """Return the charts that the run has numbers for; without a guarantee there are none of epsilon."""
-    curves = (_by_delta, _tradeoff, _by_steps, _by_session) if run.guaranteed else ()
+    curves = (_by_delta, _tradeoff, _by_steps, _by_session) if run.verdict.guaranteed else ()
     found = (*(curve(run) for curve in curves), _public_losses(run), score_chart([run]))
     return [chart for chart in found if chart is not None]
 

@@ -95,14 +95,9 @@ class RunNumbers:
         return self.audit is not None and bool(self.audit.refuted)
 
     @property
-    def guaranteed(self) -> bool:
-        """Whether anything is: nothing was changed or refuted, and the verdict is private, if only under conditions."""
-        return not self.faults and not self.refuted and self.verdict.guaranteed
-
-    @property
     def verdict(self) -> Verdict:
-        """What the statement comes to, if nothing was changed or refuted."""
-        return verdict(self.fields)
+        """What the run comes to."""
+        return verdict(self.fields, changed=bool(self.faults), refuted=self.refuted)
 
     def most_true_positives(self, rates: np.ndarray) -> np.ndarray:
         """Return the largest true positive rate of any attack at each false positive rate.

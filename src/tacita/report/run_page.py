@@ -7,14 +7,16 @@ from typing import Any
 from tacita.ledger.run_sections import (
     GIVEN,
     NOT_VERIFIED,
+    epsilon_in_words,
     files_in_words,
     not_to_be_signed,
     other_runs_in_words,
+    risk_in_words,
     rows_in_words,
     score_in_words,
 )
 from tacita.ledger.sections import NEIGHBOURS
-from tacita.ledger.text_lines import names_in_words, right_in_words, rounded_up
+from tacita.ledger.text_lines import names_in_words
 from tacita.report.html_page import bullets, facts, page, table
 from tacita.report.run_audit import ANOTHER, UNSEALED, RunAudit
 from tacita.report.run_charts import RunChart, charts_of, score_chart, with_own_ids
@@ -28,9 +30,10 @@ VERDICTS = {
     "the score is exact, outside the guarantee",
     "not private": "NOT PRIVATE",
     "ledger not intact": "NOT VERIFIED: the ledger is not intact",
+    "changed": "TAMPERED: something was changed since the run was finished",
+    "refuted": "REFUTED: an audit measured more than is claimed",
 }
 OUTSIDE = "It is not part of the sealed ledger."
-REFUTED = "REFUTED: an audit measured more than is claimed"
 
 
 def report_page(runs: Sequence[RunNumbers]) -> str:
@@ -47,7 +50,10 @@ def report_page(runs: Sequence[RunNumbers]) -> str:
 
 
 def _comparison(runs: Sequence[RunNumbers]) -> str:
-    rows = [(run.folder.name, _verdict(run), _epsilon(run), f"{run.fields.get('delta')}", _score(run)) for run in runs]
+    rows = [
+        (run.folder.name, _verdict(run), epsilon_in_words(run.verdict), f"{run.fields.get('delta')}", _score(run))
+        for run in runs
+    ]
     header = ("run", "verdict", "epsilon", "delta", "score")
     chart = score_chart(runs)
     shown = "" if chart is None else f'<div class="charts">{_figure(chart, "all", "all runs")}</div>'
@@ -59,7 +65,7 @@ def _section(run: RunNumbers, place: int) -> str:
         _figure(chart, f"{place}-{number}", run.folder.name) for number, chart in enumerate(charts_of(run))
     )
     note = ""
-    if not run.guaranteed:
+    if not run.verdict.guaranteed:
         note = "<p>There are no curves of epsilon, because nothing is guaranteed.</p>"
     elif run.fields.get("conditions"):
         note = "<p>The curves hold only under the conditions above.</p>"
@@ -76,7 +82,7 @@ def _first(run: RunNumbers) -> str:
     said = {title: given.get(name, "not given") for name, title in GIVEN.items()}
     names = ("id", "date", "versions")
     guarantee = {
-        "Epsilon": _epsilon(run),
+        "Epsilon": epsilon_in_words(run.verdict),
         "Delta": fields.get("delta"),
         "For whom": fields.get("privacy_unit"),
         "Neighbours": _relation(fields.get("neighboring_relation")),
@@ -84,6 +90,7 @@ def _first(run: RunNumbers) -> str:
         "Score": _score(run),
         "Clients" if run.clients else "Rows": None if fields.get("rows") is None else rows_in_words(fields["rows"]),
         "Data set": dataset.get("name"),
+        "Fingerprint of the data (keyed)": fields.get("data_fingerprint"),
         "Other runs": other_runs_in_words(dataset) if "other_runs" in dataset and "list" in dataset else None,
         **files_in_words(fields),
         "Not verified": NOT_VERIFIED,
@@ -114,24 +121,11 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def _verdict_box(run: RunNumbers) -> str:
-    accuracy, good = run.fields.get("attack_accuracy"), run.guaranteed and run.verdict.good
-    risk = (
-        f"An attacker who knows all other units and is 50 : 50 before about one unit {right_in_words(accuracy)} "
-        f"afterwards, having seen everything that was released{_apart(run)}."
-        if isinstance(accuracy, float) and not run.faults and not run.refuted
-        else "No limit is guaranteed to what an attacker can find out about one unit."
-    )
     faults = bullets(run.faults) if run.faults else ""
     return (
-        f'<div class="verdict {"good" if good else "bad"}"><strong>{escape(_verdict(run))}</strong>'
-        f"<p>{risk}</p>{faults}</div>"
+        f'<div class="verdict {"good" if run.verdict.good else "bad"}"><strong>{escape(_verdict(run))}</strong>'
+        f"<p>{escape(risk_in_words(run.fields, run.verdict))}</p>{faults}</div>"
     )
-
-
-def _apart(run: RunNumbers) -> str:
-    """Say that an exact score is outside the guarantee."""
-    private = _mapping(run.fields.get("holdout_score")).get("private")
-    return " but the score" if private is False else ""
 
 
 def _rest(run: RunNumbers) -> str:
@@ -170,23 +164,7 @@ def _figure(chart: RunChart, name: str, of: str) -> str:
 
 
 def _verdict(run: RunNumbers) -> str:
-    if run.faults:
-        return "TAMPERED: something was changed since the run was finished"
-    if run.refuted:
-        return REFUTED
     return run.verdict.in_words(VERDICTS[run.verdict.word])
-
-
-def _epsilon(run: RunNumbers) -> str:
-    if run.faults:
-        return "not verified"
-    value, under = run.fields.get("epsilon"), run.fields.get("conditional_epsilon")
-    if isinstance(value, int | float):
-        bound = f"at most {rounded_up(value)}"
-        if run.refuted:
-            return f"refuted ({bound} was claimed)"
-        return bound if run.guaranteed else f"none ({bound} if the noise were secret)"
-    return f"at most {rounded_up(under)} (under conditions)" if isinstance(under, int | float) else "infinity"
 
 
 def _score(run: RunNumbers) -> str:

@@ -24,7 +24,7 @@ from tacita.methods import ExponentialAverage, RandomIterate, SuffixAverage
 from tacita.oracles import GradientOracle, trainable
 
 FORMAT = "tacita checkpoint 1"
-NO_WORDS = dict.fromkeys(("format", "layout", "head"), "")  # of tensors that stand alone
+NO_WORDS: dict[str, str] = dict.fromkeys(("format", "layout", "head"), "")  # of tensors that stand alone
 
 
 @dataclass

@@ -1,10 +1,13 @@
 """What a statement says of its run beside the guarantee: a name, the day, and the versions. All of it is public."""
 
+import hashlib
+import hmac
 import os
 import platform
 import time
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -51,3 +54,37 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:  # the source is used without having been installed
         return "unknown"
+
+
+SHORTEST_KEY = 32  # bytes
+
+
+def fingerprint_secret(path: str | Path) -> bytes:
+    """Return the key of a fingerprint from its file.
+
+    Raises:
+        ValueError: It has fewer than 32 bytes.
+    """
+    secret = Path(path).read_bytes()
+    if len(secret) < SHORTEST_KEY:
+        raise ValueError(
+            f"fingerprint_key must be a file of {SHORTEST_KEY} random bytes or more, got {len(secret)}. Make one with: "
+            "openssl rand -out data.key 32"
+        )
+    return secret
+
+
+def data_fingerprint(key: str | Path, run: str, data: str | Path) -> str:
+    """Return a keyed fingerprint of a data file, which only holders of the key can compare with anything.
+
+    It is HMAC-SHA256 of the run's name and the file's SHA-256. Without the key it looks like random bits, whatever the
+    data are; and since every run has another name, two fingerprints of one file have nothing in common.
+    Proof: docs/derivations/tables.md, section 7.
+
+    Raises:
+        ValueError: As :func:`fingerprint_secret`.
+    """
+    secret = fingerprint_secret(key)
+    with Path(data).open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").digest()
+    return hmac.new(secret, b"tacita data 1\n" + run.encode() + b"\n" + digest, "sha256").hexdigest()

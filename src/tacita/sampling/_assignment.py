@@ -19,18 +19,24 @@ Batches = list[np.ndarray]  # the records of each batch, int64, ascending
 Assignment = TypeVar("Assignment")
 
 
-def by_coin(stream: Stream, num_rows: int, num_batches: int, *, offset: int = 0) -> Batches:
-    """Assign each row to a uniform batch; row i's batch follows from word ``offset + i`` alone."""
-    batch = stream.integers(num_rows, num_batches, offset)
+def by_coin(stream: Stream, num_rows: int, num_batches: int, wanted: range, *, offset: int = 0) -> Batches:
+    """Return the wanted batches, where row i's batch is uniform and follows from word ``offset + i`` alone."""
+    rows, batches = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for first in range(0, num_rows, _row_numbers.BLOCK):
+        batch = stream.integers(min(_row_numbers.BLOCK, num_rows - first), num_batches, offset + first)
+        found = np.flatnonzero((batch >= wanted.start) & (batch < wanted.stop))
+        rows.append(found + first)
+        batches.append(batch[found])
+    batch = np.concatenate(batches)
     order = np.argsort(batch, kind="stable")  # stable: ascending within a batch
-    return np.split(order, np.searchsorted(batch[order], np.arange(1, num_batches)))
+    return np.split(np.concatenate(rows)[order], np.searchsorted(batch[order], wanted[1:]))
 
 
 def coin_batch(stream: Stream, num_rows: int, num_batches: int, batch: int, *, offset: int = 0) -> ChosenRows:
     """Return the rows that :func:`by_coin` puts into one batch; coins are computed again each time they are read."""
 
     def chosen(first: int, count: int) -> np.ndarray:
-        return stream.integers(count, num_batches, offset + first) == batch
+        return np.flatnonzero(stream.integers(count, num_batches, offset + first) == batch)
 
     return ChosenRows(num_rows, chosen)
 
@@ -138,11 +144,18 @@ class AssignedSampler(Sampler):
             rows = slice_of(batch, num_rows, batches)
             return kept(RowRange(rows.start, rows.stop))
         stream, offset = coins.for_session(), epoch * EPOCH
-        if self.assignment == "coin" and num_rows > _row_numbers.IN_MEMORY:  # too many to keep a whole assignment
-            return kept(coin_batch(stream, num_rows, batches, batch, offset=offset))
-        assign = by_coin if self.assignment == "coin" else by_permutation
-        found = self._last.get((stream, num_rows, epoch), lambda: assign(stream, num_rows, batches, offset=offset))
-        return found[batch].copy()
+        if self.assignment == "permutation":
+            key, first = (stream, num_rows, epoch), 0
+            found = self._last.get(key, lambda: by_permutation(stream, num_rows, batches, offset=offset))
+        else:
+            together = batches * _row_numbers.IN_MEMORY // max(num_rows, 1)  # batches whose rows are few enough to keep
+            if together == 0:
+                return kept(coin_batch(stream, num_rows, batches, batch, offset=offset))
+            first = batch // together * together
+            wanted = range(first, min(first + together, batches))
+            key = (stream, num_rows, epoch, first)
+            found = self._last.get(key, lambda: by_coin(stream, num_rows, batches, wanted, offset=offset))
+        return found[batch - first].copy()
 
     def masks(self, query: int, coins: Coins, num_rows: int, runs: int) -> np.ndarray:
         self._check_draw(query, num_rows)

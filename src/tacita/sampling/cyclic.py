@@ -4,9 +4,7 @@ Place: [sampling.cyclic] -> gradients. A record rests between its turns, so that
 Derivation: docs/derivations/correlated-noise.md.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -86,19 +84,20 @@ class CyclicSampler(AssignedSampler):
         turn = super().batch(query, coins, num_rows)
         if self.turn_rate == 1:
             return turn
-        enters = self._entering(query, coins)
+        stream, rate = coins.for_query(query), self.turn_rate
         if isinstance(turn, RowRange):
-            return rows_at(turn, kept(ChosenRows(len(turn), lambda i, count: enters(count, offset=turn.start + i))))
+            some = ChosenRows(len(turn), lambda i, n: np.flatnonzero(stream.bernoulli(n, rate, turn.start + i)))
+            return rows_at(turn, kept(some))
         if isinstance(turn, ChosenRows):
-            return kept(ChosenRows(num_rows, lambda i, count: turn.chosen(i, count) & enters(count, offset=i)))
+
+            def entering(first: int, count: int) -> np.ndarray:
+                rows = turn.chosen(first, count)
+                return rows[stream.bernoulli_at(rows + first, rate)]
+
+            return kept(ChosenRows(num_rows, entering))
         rows = np.asarray(turn)
-        first, stop = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
-        return rows[enters(stop - first, offset=first)[rows - first]]
+        return rows[stream.bernoulli_at(rows, rate)]
 
     def masks(self, query: int, coins: Coins, num_rows: int, runs: int) -> np.ndarray:
-        enter = self._entering(query, coins)(runs * num_rows).reshape(runs, num_rows)
+        enter = coins.for_query(query).bernoulli(runs * num_rows, self.turn_rate).reshape(runs, num_rows)
         return super().masks(query, coins, num_rows, runs) & enter
-
-    def _entering(self, query: int, coins: Coins) -> Callable[..., np.ndarray]:
-        """Return the coins of a query: (count, offset=) -> bool; all true if whole groups enter."""
-        return partial(coins.for_query(query).bernoulli, probability=self.turn_rate)

@@ -9,9 +9,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tacita import _validate
-from tacita._row_numbers import IN_MEMORY, ChosenRows, RowNumbers, kept
+from tacita._row_numbers import ChosenRows, RowNumbers, kept
 from tacita.accounting.sampling_laws import PoissonLaw, PoissonUnitLaw, TruncatedPoissonLaw
+from tacita.random import Stream
+from tacita.sampling._rare_rows import LARGEST_RATE, rare_rows
 from tacita.sampling.sampler import Coins, Sampler
+
+MANY_ROWS = 2**20  # of more public rows, rare ones are found without asking each; of fewer, all are asked
 
 
 @dataclass(frozen=True, init=False)
@@ -20,8 +24,9 @@ class PoissonSampler(Sampler):
 
     Row :math:`i` is in query :math:`t` if word :math:`i` of the query's stream is below
     :math:`\lfloor q \, 2^{64} \rfloor`. So adding or removing one row changes no other row's coin, and the probability
-    is never above :math:`q`. The batch size is Binomial(rows, q), and an empty batch is ordinary. The divisor is the
-    public ``sample_rate * num_records``.
+    is never above :math:`q`. Of more than 2^20 public records, at rates up to 1/64, the rows of a batch are found by
+    draws of the same law, in time proportional to the batch (docs/derivations/rare-rows.md). The batch size is
+    Binomial(rows, q), and an empty batch is ordinary. The divisor is the public ``sample_rate * num_records``.
 
     With ``max_batch_size``, a query has at most so many rows: if more come up, those with the smallest words stay, a
     uniform subset, and the others wait for their next coin. One row less then lets at most one other row in. A session
@@ -78,10 +83,7 @@ class PoissonSampler(Sampler):
         if query < 0:  # all that can be wrong: any number of queries, and of rows, is fine
             self._check_draw(query, num_rows)
         stream = coins.for_query(query)
-        if num_rows > IN_MEMORY:  # whose coins are drawn a block at a time
-            drawn = np.asarray(self._chosen(query, coins, num_rows))
-        else:
-            drawn = np.flatnonzero(stream.bernoulli(num_rows, self.sample_rate))
+        drawn = np.asarray(self._chosen(stream, num_rows))
         if self.max_batch_size is None or len(drawn) <= self.max_batch_size:
             return drawn
         return drawn[_smallest(stream.words_at(drawn), self.max_batch_size)]
@@ -90,11 +92,14 @@ class PoissonSampler(Sampler):
         self._check_draw(query, num_rows)
         if self.max_batch_size is not None:
             return self.draw(query, coins, num_rows)
-        return kept(self._chosen(query, coins, num_rows))
+        return kept(self._chosen(coins.for_query(query), num_rows))
 
-    def _chosen(self, query: int, coins: Coins, num_rows: int) -> ChosenRows:
-        stream = coins.for_query(query)  # whose words are computed a block at a time
-        return ChosenRows(num_rows, lambda first, count: stream.bernoulli(count, self.sample_rate, first))
+    def _chosen(self, stream: Stream, num_rows: int) -> ChosenRows:
+        if self.num_records > MANY_ROWS and self.sample_rate <= LARGEST_RATE:
+            return rare_rows(stream, num_rows, self.sample_rate)
+        return ChosenRows(
+            num_rows, lambda first, count: np.flatnonzero(stream.bernoulli(count, self.sample_rate, first))
+        )
 
     def masks(self, query: int, coins: Coins, num_rows: int, runs: int) -> np.ndarray:
         self._check_draw(query, num_rows)

@@ -23,12 +23,10 @@ from .survey import Survey
 from .sweep import sweep_table
 from .table import Table
 from .table_model import TableModel, load
-from .table_run import TableRun
-from .train import train_table
+from .table_run import TableRun, train_table
 from .trials import Trial
-from .typical_sizes import typical_sizes
 from .units import cap_rows, held_out
-from .wavelets import Scattering
+from .wavelets import Scattering, typical_sizes
 
 __all__ = [
     "Checked",

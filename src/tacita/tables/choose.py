@@ -2,35 +2,42 @@ r"""Train under several settings, release the best run, and account for the choi
 
 Source: Papernot and Steinke (2022), Theorems 2 and 6, https://arxiv.org/abs/2110.03620. Derivation:
 docs/derivations/selection.md.
+
+*Resuming.* A winner that was found under one budget must not be released under another. The session is registered for
+a keyed tag of all settings and of the records that score, under the key in the working folder. So no other folder can
+continue that session, and no other session can be continued in that folder.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from tacita import _validate
 from tacita.accounting import NeighboringRelation, Spend
 from tacita.clipping import FlatClipper
+from tacita.errors import ResumeError
 from tacita.estimators import ClippedSum
-from tacita.ledger import Ledger, Session, Statement, statement
+from tacita.ledger import Ledger, Session, Statement, settings_sha256, statement
 from tacita.mechanisms import GaussianMechanism
 from tacita.oracles import Records
 from tacita.random import Randomness
+from tacita.runs.folder import RunFolder
 from tacita.runs.run_lifecycle import RunLifecycle
 from tacita.runs.sealed_run import publish
 from tacita.sampling import Sampler, as_sampler
-from tacita.tables import resume
-from tacita.tables import selection_text as statement_text
-from tacita.tables.best_of import PURPOSE, best_of, one_run_epsilon, register
+from tacita.tables.best_of import PURPOSE, best_of, caveats, field_of, one_run_epsilon, register
 from tacita.tables.grid import Grid, Sweep, Value
 from tacita.tables.number_of_runs import NumberOfRuns
 from tacita.tables.run_cost import calibrated, selection_event
 from tacita.tables.selection_events import RepeatAndSelectEvent
 from tacita.tables.trials import MakeRun, RunBudget, Score, TrialRunner
 from tacita.tables.working_folder import FOLDER, WorkingFolder
+from tacita.training.fingerprint import data_parts
 
 
 @dataclass(frozen=True)
@@ -171,21 +178,20 @@ def select(
     noise = calibrated(budget.event, sweep.runs, ledger.neighboring_relation, (target_epsilon, target_delta), alongside)
     event = selection_event(budget.event(noise), sweep.runs)
     settings = {**sweep.to_dict(), "target": [target_epsilon, target_delta], "score_noise_std": score_noise_std}
-    run = RunLifecycle.start(resume.folder_for(folder, ledger), randomness)
+    run = RunLifecycle.start(folder_for(folder, ledger), randomness)
     session, place = _begin(run, ledger, event, settings, held_out)
     runner = TrialRunner(make_run, score, sweep, budget, noise, ledger, held_out)
     best = best_of(session, sweep, run.randomness, runner.attempt, place)
     winner = None if best is None else Winner(sweep.grid.points[best.point], dict(best.weights), best.score)
-    field = statement_text.field_of(
+    field = field_of(
         sweep,
         chosen=None if winner is None else winner.settings,
         one_run_epsilon=one_run_epsilon(alongside, event, target_delta),
     )
-    caveats = statement_text.caveats(sweep, field)
 
     def make_statement(files: dict[str, str] | None = None) -> Statement:
         stated: dict[str, Any] = {} if files is None else {"files": files}
-        return statement(ledger, target_delta, caveats=caveats, selection=field, **stated)
+        return statement(ledger, target_delta, caveats=caveats(sweep, field), selection=field, **stated)
 
     weights = None if best is None else best.weights
     made = publish(ledger, make_statement, weights=weights) if seal else make_statement()
@@ -204,9 +210,9 @@ def _begin(
     """Register the session and open the working folder, or return those of the selection that was interrupted."""
     place = WorkingFolder()
     if run.folder is not None:
-        settings = resume.bind(run, settings, held_out)
+        settings = bind(run, settings, held_out)
         place = WorkingFolder(run.folder.private / FOLDER)
-    resume.check_resumable(ledger, event, settings, place, run.resumed)
+    check_resumable(ledger, event, settings, place, run.resumed)
     session = register(ledger, event, settings, secure=run.randomness.secure)
     place.begin()
     return session, place
@@ -249,3 +255,69 @@ def _alongside(ledger: Ledger) -> list[Spend]:
     """Return the cost of the other sessions; when resuming, of those registered before the selection."""
     left = [session for session in ledger.sessions if session.purpose == PURPOSE and session.state != "withdrawn"]
     return ledger.spends(before=left[-1] if left else None)
+
+
+def folder_for(folder: str | Path | None, ledger: Ledger) -> RunFolder | None:
+    """Return the private working folder of a selection that spends in ``ledger``; ``None`` without one.
+
+    Raises:
+        ValueError: The folder holds the ledger; or the ledger is in memory.
+    """
+    if folder is None:
+        return None
+    if ledger.path is None:
+        raise ValueError("folder needs a ledger with a path, in which an interrupted selection can be continued.")
+    if Path(folder).resolve() in ledger.path.resolve().parents:
+        raise ValueError(
+            f"folder must not hold the ledger, got {str(folder)!r}: the folder is private and is removed at the end."
+        )
+    return RunFolder(folder, ledger=ledger.path)
+
+
+def bind(run: RunLifecycle, settings: Mapping[str, Any], held_out: Records) -> dict[str, Any]:
+    """Bind the run to ``settings`` and to the records that score; add the tag, for which the session is registered.
+
+    Raises:
+        ResumeError: The interrupted selection has other settings or records.
+    """
+    declared = json.dumps([settings, repr(held_out.part), held_out.max_rows_per_unit], sort_keys=True).encode()
+    rows = b"" if held_out.rows is None else np.asarray(held_out.rows).tobytes()
+    parts = [declared, rows, *data_parts(held_out.dataset, run.randomness.session_key("input"))]
+    return {**settings, "inputs": run.bind(parts, "settings or held-out records")}
+
+
+def check_resumable(
+    ledger: Ledger, event: RepeatAndSelectEvent, settings: dict[str, Any], folder: WorkingFolder, key_found: bool
+) -> None:
+    """Check that ledger and folder hold nothing yet, or this same selection.
+
+    Args:
+        ledger: The ledger in which the selection spends.
+        event: The event of this selection.
+        settings: The settings for which its session is registered.
+        folder: Its working folder.
+        key_found: Whether the key was already in the folder.
+
+    Raises:
+        ResumeError: Folder and ledger do not belong together, or settings or records differ.
+    """
+    left = [one for one in ledger.sessions if one.purpose == PURPOSE and one.state != "withdrawn"]
+    session = left[-1] if left else None
+    if session is not None and session.opened and not key_found:
+        raise ResumeError(
+            f"session {session.id!r} was opened by an earlier process, whose private working folder is not here: use "
+            "another ledger."
+        )
+    if not folder.begun:
+        return
+    same = session is not None and session.event == event
+    if session is None or not same or session.registration.settings_sha256 != settings_sha256(settings):
+        raise ResumeError(
+            "folder holds an interrupted selection with another training, or of another ledger: repeat it with those, "
+            "or choose another folder and another ledger."
+        )
+    if folder.done and not session.opened:
+        raise ResumeError(
+            f"folder holds runs, but session {session.id!r} was never opened: they belong to another ledger. Use that "
+            "one, or another folder."
+        )

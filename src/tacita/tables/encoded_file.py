@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from tacita.tables.encoding import Encoded, Encoder
-from tacita.tables.features import BLOCK_ROWS, ArrayPiece, NumberPiece
-from tacita.tables.image_features import ScatteringPiece
+from tacita.tables.features import BLOCK_ROWS, ArrayPiece, NumberPiece, ScatteringPiece
 from tacita.tables.mapped_rows import MappedRows
 
 CHUNK_ROWS = 2**13  # rows of a chunk of :meth:`EncodedFile.chunks`

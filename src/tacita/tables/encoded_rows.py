@@ -21,19 +21,6 @@ ENCODED_AT_ONCE = 2**26  # features in memory at once while rows are encoded
 
 
 @dataclass(frozen=True)
-class CappedRows:
-    """The rows that count, once each person's rows beyond the cap are dropped.
-
-    Attributes:
-        table: The rows of the private table.
-        test: A table that the user declares public; ``None`` without one.
-    """
-
-    table: TableFile = field(repr=False)
-    test: Table | None = field(repr=False)
-
-
-@dataclass(frozen=True)
 class EncodedRows:
     """Rows as features and targets, by their use.
 
@@ -53,7 +40,8 @@ class EncodedRows:
 
 
 def encode_rows(
-    rows: CappedRows,
+    table: TableFile,
+    test: Table | None,
     encoder: Encoder,
     schema: Schema,
     *,
@@ -66,7 +54,8 @@ def encode_rows(
     """Encode all rows into files; each row is held out by its own coin, or by that of its person.
 
     Args:
-        rows: The rows that count.
+        table: The private table, with the rows that count.
+        test: A table that the user declares public; ``None`` without one.
         encoder: Turns raw columns into features and targets.
         schema: What is declared about the table.
         key: The key of the coins.
@@ -79,7 +68,7 @@ def encode_rows(
     kept, held = EncodedFile(encoder, folder, by_class=by_class), EncodedFile(encoder, folder)
     wanted, first = (*encoder.columns(), *(() if schema.unit is None else (schema.unit,))), 0
     with private_rows("encoding the rows"):
-        for chunk in narrow(rows.table.chunks(wanted), encoder.num_features):
+        for chunk in narrow(table.chunks(wanted), encoder.num_features):
             out = np.zeros(chunk.num_rows, dtype=bool)
             # A row's coin follows from its place in the whole file, or from its person: chunks do not move it.
             if holds_out:
@@ -89,7 +78,7 @@ def encode_rows(
             held.append(encoded, out)
             kept.append(encoded, ~out if keeps_invalid else ~out & chunk.valid)
             first += chunk.num_rows
-        public = None if rows.test is None else encoder.encode(rows.test)
+        public = None if test is None else encoder.encode(test)
     return EncodedRows(kept, held, public)
 
 

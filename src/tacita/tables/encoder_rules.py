@@ -6,12 +6,14 @@ They are post-processing and never see a row. The rules and their numbers are wr
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from tacita.tables.column_specs import ArraySpec, CategorySpec, DateSpec, NumberSpec, Spec, as_texts
 from tacita.tables.encoding import Encoder
 from tacita.tables.features import (
+    GROUPS,
     ArrayPiece,
     BinsPiece,
     CategoryPiece,
@@ -19,9 +21,9 @@ from tacita.tables.features import (
     Logarithm,
     NumberPiece,
     NumberTarget,
+    ScatteringPiece,
     evenly_spread,
 )
-from tacita.tables.image_features import GROUPS, ScatteringPiece
 from tacita.tables.refinement import FINE_BINS, bounds
 from tacita.tables.schema import Schema, Target
 from tacita.tables.survey import Bin, Facts, Survey, mean_and_std, skewness
@@ -157,12 +159,20 @@ def _declared(name: str, spec: Spec) -> Sequence[Piece]:
     if isinstance(spec, CategorySpec):
         return [CategoryPiece(column=name, values=as_texts(spec.values or ()))]
     if isinstance(spec, DateSpec):
-        return [_declared_number(name, *_both(*spec.days), (), spec.format)]
+        return [NumberPiece(column=name, **_spread(*spec.days), indicator=True, date_format=spec.format)]
     if isinstance(spec, NumberSpec):
-        lower, upper = _both(spec.lower, spec.upper)
-        steps = declared_steps(lower, upper) if spec.steps is None else tuple(sorted(set(spec.steps)))
-        return [_declared_number(name, lower, upper, steps, None)]
+        scaling = _spread(spec.lower, spec.upper)
+        steps = declared_steps(scaling["lower"], scaling["upper"]) if spec.steps is None else sorted(set(spec.steps))
+        return [NumberPiece(column=name, **scaling, steps=tuple(steps), indicator=True)]
     return []
+
+
+def _spread(lower: float | None, upper: float | None) -> dict[str, Any]:
+    """Return declared bounds, with centre and scale of numbers that are spread evenly between them."""
+    assert lower is not None  # the schema checks that both bounds are declared, or neither
+    assert upper is not None
+    centre, scale = evenly_spread(lower, upper)
+    return {"lower": lower, "upper": upper, "centre": centre, "scale": scale}
 
 
 def _declared_array(name: str, spec: ArraySpec) -> ArrayPiece | ScatteringPiece:
@@ -187,28 +197,6 @@ def feature_map_groups(shape: tuple[int, ...]) -> int | None:
     width = math.prod(shape)
     fits = (g for g in range(GROUPS, 0, -1) if shape[0] % g == 0 and width // g >= NUMBERS_PER_GROUP)
     return next(fits, None)
-
-
-def _both(lower: float | None, upper: float | None) -> tuple[float, float]:
-    assert lower is not None  # the schema checks that both bounds are declared, or neither
-    assert upper is not None
-    return lower, upper
-
-
-def _declared_number(
-    name: str, lower: float, upper: float, steps: tuple[float, ...], date_format: str | None
-) -> NumberPiece:
-    centre, scale = evenly_spread(lower, upper)
-    return NumberPiece(
-        column=name,
-        lower=lower,
-        upper=upper,
-        centre=centre,
-        scale=scale,
-        steps=steps,
-        indicator=True,
-        date_format=date_format,
-    )
 
 
 def declared_steps(lower: float, upper: float) -> tuple[float, ...]:
@@ -236,27 +224,15 @@ def _bought(facts: Facts, spec: Spec | None, survey: Survey, details: Details) -
     values = tuple(value for value, _ in facts.values)
     if facts.kind == "category":
         return [CategoryPiece(column=facts.column, values=values)]
-    date_format = spec.format if isinstance(spec, DateSpec) else None
-    number = _bought_number(facts, often, date_format, details)
-    return [number, CategoryPiece(column=facts.column, values=values)] if _few(facts, survey, FEW_VALUES) else [number]
-
-
-def _bought_number(facts: Facts, often: bool, date_format: str | None, details: Details) -> NumberPiece:
-    lower, upper, centre, scale = _scaling(facts)
-    marks: tuple[float, ...] = ()
-    if details.buckets and facts.fine:
-        marks = _bucket_edges(facts)
-    return NumberPiece(
+    number = NumberPiece(
         column=facts.column,
-        lower=lower,
-        upper=upper,
-        centre=centre,
-        scale=scale,
+        **_scaling(facts),
         steps=tuple(bin.lower for bin in facts.bins[1:]) if details.steps else (),  # the lowest bin needs none
-        buckets=marks,
+        buckets=_bucket_edges(facts) if details.buckets and facts.fine else (),
         indicator=often,
-        date_format=date_format,
+        date_format=spec.format if isinstance(spec, DateSpec) else None,
     )
+    return [number, CategoryPiece(column=facts.column, values=values)] if _few(facts, survey, FEW_VALUES) else [number]
 
 
 def _bucket_edges(facts: Facts) -> tuple[float, ...]:
@@ -276,10 +252,11 @@ def best_bins(facts: Facts) -> tuple[Bin, ...]:
     return facts.fine if fine > dyadic / 2 else facts.bins
 
 
-def _scaling(facts: Facts) -> tuple[float, float, float, float]:
+def _scaling(facts: Facts) -> dict[str, Any]:
+    """Return the bounds of a bought number, and centre and scale of what lies between them."""
     lower, upper = bounds(best_bins(facts))
     mean, std = mean_and_std(best_bins(facts), lower, upper)
-    return lower, upper, mean, std or 1.0
+    return {"lower": lower, "upper": upper, "centre": mean, "scale": std or 1.0}
 
 
 def _few(facts: Facts, survey: Survey, most: int) -> bool:
@@ -293,22 +270,23 @@ def _target(target: Target, survey: Survey | None) -> ClassTarget | NumberTarget
     """
     if target.classes is not None:
         return ClassTarget(column=target.column, classes=as_texts(target.classes))
+    read: dict[str, Any] = {"column": target.column, "dates": target.dates, "date_format": target.format}
     if target.lower is not None and target.upper is not None:
-        ends = (math.log(target.lower), math.log(target.upper)) if target.scale == "log" else None
-        log = None if ends is None else Logarithm(**dict(zip(("centre", "scale"), evenly_spread(*ends), strict=True)))
-        return _number_target(
-            target, target.lower, target.upper, scaling=evenly_spread(target.lower, target.upper), log=log
-        )
+        log = None
+        if target.scale == "log":
+            centre, scale = evenly_spread(math.log(target.lower), math.log(target.upper))
+            log = Logarithm(centre=centre, scale=scale)
+        return NumberTarget(**read, **_spread(target.lower, target.upper), log=log)
     facts = _facts(survey, target.column)
     by_kind = "regression" if facts.kind == "number" else "classification"
     if (target.task or (survey and survey.task) or by_kind) == "classification":
         return ClassTarget(column=target.column, classes=tuple(value for value, _ in facts.values))
     if not facts.bins:
-        return _number_target(target, 0.0, 1.0, scaling=(0.0, 1.0))
+        return NumberTarget(**read, lower=0.0, upper=1.0, centre=0.0, scale=1.0)
     log = _logarithm(target, facts.bins)
     lower = min(bin.lower for bin in facts.bins if log is None or bin.lower > 0)
     upper = max(facts.bins[-1].upper, np.nextafter(lower, np.inf).item())
-    return _number_target(target, lower, upper, scaling=_scaling(facts)[2:], log=log)
+    return NumberTarget(**read, **{**_scaling(facts), "lower": lower, "upper": upper}, log=log)
 
 
 def _logarithm(target: Target, bins: Sequence[Bin]) -> Logarithm | None:
@@ -329,19 +307,3 @@ def _logarithm(target: Target, bins: Sequence[Bin]) -> Logarithm | None:
             return None
     centre, scale = mean_and_std(positive, positive[0].lower, positive[-1].upper)
     return Logarithm(centre=centre, scale=scale or 1.0)
-
-
-def _number_target(
-    target: Target, lower: float, upper: float, *, scaling: tuple[float, float], log: Logarithm | None = None
-) -> NumberTarget:
-    """Return the target with its clamp; ``scaling`` is (centre, scale)."""
-    return NumberTarget(
-        column=target.column,
-        lower=lower,
-        upper=upper,
-        centre=scaling[0],
-        scale=scaling[1],
-        dates=target.dates,
-        date_format=target.format,
-        log=log,
-    )

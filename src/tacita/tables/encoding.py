@@ -17,8 +17,15 @@ import torch
 from torch import Tensor
 
 from tacita.tables.csv_lines import FileFormat
-from tacita.tables.features import ArrayPiece, BinsPiece, CategoryPiece, ClassTarget, NumberPiece, NumberTarget
-from tacita.tables.image_features import ScatteringPiece
+from tacita.tables.features import (
+    ArrayPiece,
+    BinsPiece,
+    CategoryPiece,
+    ClassTarget,
+    NumberPiece,
+    NumberTarget,
+    ScatteringPiece,
+)
 from tacita.tables.strict import strict
 from tacita.tables.table import Table
 

@@ -5,11 +5,13 @@ Place: features.scattering -> [features.extraction] -> the data of an oracle. Fe
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -71,19 +73,11 @@ def scattering(
     )
     shape = (len(pixels), *transform.feature_shape)
     if cache is None:
-        features = np.empty(shape, np.float16)
-        first = 0
-        for part in extracted(transform, pixels, lower, upper):
-            features[first : first + len(part)] = part
-            first += len(part)
-        return features
-    path, made_of = Path(cache), _made_of(transform, pixels, lower, upper)
-    kept = _kept(path, made_of, shape)
-    if kept is not None:
-        return kept
-    head = _head(made_of, shape)
-    parts = (part.tobytes() for part in extracted(transform, pixels, lower, upper))
-    replace_in_pieces(path, _joined(head, parts), mode=FILE_MODE)
+        return np.concatenate([np.empty((0, *shape[1:]), np.float16), *extracted(transform, pixels, lower, upper)])
+    path, head = Path(cache), _head(_made_of(transform, pixels, lower, upper), shape)
+    if not _is_whole(path, head, shape):
+        parts = (part.tobytes() for part in extracted(transform, pixels, lower, upper))
+        replace_in_pieces(path, chain([head], parts), mode=FILE_MODE)
     return np.memmap(path, np.float16, "r", len(head), shape)
 
 
@@ -153,21 +147,10 @@ def _head(made_of: str, shape: tuple[int, ...]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def _joined(head: bytes, parts: Iterator[bytes]) -> Iterator[bytes]:
-    yield head
-    yield from parts
-
-
-def _kept(path: Path, made_of: str, shape: tuple[int, ...]) -> np.ndarray | None:
-    """Return the features in a file, if it was made of these images by these settings and is whole."""
-    head = _head(made_of, shape)
+def _is_whole(path: Path, head: bytes, shape: tuple[int, ...]) -> bool:
+    """Return whether a file has this head, hence was made of these images by these settings, and its whole length."""
     try:
         with path.open("rb") as file:
-            same = _matches(file, head, path.stat().st_size, shape)
+            return file.read(len(head)) == head and path.stat().st_size == len(head) + 2 * math.prod(shape)
     except FileNotFoundError:
-        return None
-    return np.memmap(path, np.float16, "r", len(head), shape) if same else None
-
-
-def _matches(file: BinaryIO, head: bytes, size: int, shape: tuple[int, ...]) -> bool:
-    return file.read(len(head)) == head and size == len(head) + 2 * int(np.prod(shape, dtype=np.int64))
+        return False

@@ -1,6 +1,8 @@
 """Features: how one column becomes numbers that a model can use. The settings are public, the values private.
 
 Every piece is fixed before it sees the rows, acts on each row alone, and maps any content of a cell to finite numbers.
+
+Scattering features are fixed, public transforms of an image (:mod:`tacita.tables.wavelets`).
 """
 
 import math
@@ -13,9 +15,9 @@ import torch
 
 from tacita.errors import DataStructureError
 from tacita.tables.cells import MISSING, NUMBER
-from tacita.tables.extraction import scaled
+from tacita.tables.extraction import extracted, scaled
 from tacita.tables.table import ArrayColumn, Column
-from tacita.tables.wavelets import group_normalised
+from tacita.tables.wavelets import Scattering, group_normalised
 
 BLOCK_ROWS = 2**11  # rows that are worked on at once; few enough for the processor's cache
 CLAMP = 4.0  # standardised numbers lie in [-CLAMP, CLAMP]
@@ -333,3 +335,57 @@ def _check_scaling(lower: float, upper: float, centre: float, scale: float) -> N
     """Raise ``ValueError`` if the standardised value of some number could be infinite or NaN."""
     if not (all(map(math.isfinite, (lower, upper, centre))) and lower <= upper and 0 < scale < math.inf):
         raise ValueError("lower, upper, centre and scale must be finite, lower at most upper, and scale above 0.")
+
+
+GROUPS = 27  # groups of channels that are normalised; it divides the channels of 1, 3 or 4 colours
+
+
+class ScatteringPiece(Piece, frozen=True, tag="scattering"):
+    """Scattering features of the image in a row (:class:`~tacita.tables.Scattering`), rounded to float16.
+
+    Values are clamped to [lower, upper] and mapped to [0, 1] first; what is not finite counts as lower.
+
+    Attributes:
+        shape: The shape of an image.
+        lower, upper: Public bounds of its values.
+        num_scales, num_orientations: Settings of the transform.
+        groups: Number of groups of channels that each get mean 0 and variance 1 by the row alone; ``None`` for none.
+        mirrored: Whether features are the mean of those of the image and of its mirror image.
+    """
+
+    shape: tuple[int, ...]
+    lower: float
+    upper: float
+    num_scales: int = 2
+    num_orientations: int = 8
+    groups: int | None = GROUPS
+    mirrored: bool = False
+
+    def __post_init__(self):
+        check_array(self.shape, self.lower, self.upper)
+        self.transform  # noqa: B018 - raises if a setting is wrong
+
+    @property
+    def transform(self) -> Scattering:
+        """The transform of one image."""
+        return Scattering(
+            shape=self.shape,
+            num_scales=self.num_scales,
+            num_orientations=self.num_orientations,
+            groups=self.groups,
+            mirrored=self.mirrored,
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(f"{self.column} scattering[{i}]" for i in range(self.width))
+
+    @property
+    def width(self) -> int:
+        return math.prod(self.transform.feature_shape)
+
+    def fill(self, column: Column, missing: Sequence[str], out: np.ndarray) -> None:
+        images, first = arrays_of(column, self.column, self.shape), 0
+        for part in extracted(self.transform, images, self.lower, self.upper):
+            out[first : first + len(part)] = part.reshape(len(part), -1)
+            first += len(part)

@@ -92,14 +92,9 @@ def bought(
     return found
 
 
-def none_for(encoder: Encoder) -> dict[str, Any]:
-    """Return the statement's fields of a model that is a constant and has no score."""
-    return {
-        "measure": measure(encoder),
-        "value": None,
-        "private": True,
-        "how": "none: the model is a constant",
-    }
+def none_for(encoder: Encoder, how: str = "none: the model is a constant") -> dict[str, Any]:
+    """Return the statement's fields of a model that has no score."""
+    return {"measure": measure(encoder), "value": None, "private": True, "how": how}
 
 
 def bounded(encoder: Encoder, largest: float, score: Score) -> str:

@@ -77,7 +77,7 @@ def ratio(
     r"""Return the interval of R2: 1 - sum of squared errors / sum of squared deviations from the mean.
 
     Each row is counted in one bin of both lists, chosen at random so that the bins' values have the row's own values as
-    their means (:mod:`tacita.tables.random_rounding`). So the rounding is one more part of the sampling, and the spread
+    their means (:mod:`tacita.tables.score`). So the rounding is one more part of the sampling, and the spread
     of the bins' values has it.
 
     Args:

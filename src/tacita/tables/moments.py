@@ -109,7 +109,7 @@ class MomentsOracle:
             looking at the data. Too small ones shrink the estimates, too large ones make them noisy.
         scale: A typical size of each channel, shape (channels,), > 0: public numbers again, by which the features are
             divided first. All channels get the same noise; without a scale it drowns the small ones. Scattering
-            features have one that is made without data, :func:`tacita.tables.typical_sizes`; with it, thresholds of
+            features have one that is made without data, :func:`tacita.tables.wavelets`; with it, thresholds of
             ``2 * sqrt(channels)`` for the mean and ``4 * sqrt(channels)`` for the squares suit images.
         mechanism: As in :class:`~tacita.ClippedGradientOracle`. The standard deviation of the noise in the mean of a
             channel is ``sqrt(2) noise_multiplier max_mean_norm / num_records``, and twice that under replace_one.

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tacita.errors import TacitaError
+from tacita.ledger.verdict import Verdict, verdict
 from tacita.runs.folder import RunFolder
 from tacita.runs.sealed_run import STATEMENT, SealedRun
 
@@ -24,6 +25,13 @@ class RunOverview:
     folder: Path
     state: str
     fields: dict[str, Any]
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the run comes to, as far as its seal tells."""
+        return (
+            Verdict(self.state) if self.state == "unfinished" else verdict(self.fields, changed=self.state == "changed")
+        )
 
     @property
     def score(self) -> dict[str, Any]:

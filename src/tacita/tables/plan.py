@@ -6,9 +6,10 @@ beside them. So is the score, which sees other rows than the training and may sp
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from tacita.accounting import Event, HardenedEvent, Part, Spend, calibrate, hardening
+from tacita.accounting import Event, HardenedEvent, Part, Spend, calibrate
 from tacita.clipping import FlatClipper
 from tacita.correlated import CorrelatedGaussian, Noise, choose_strategy
 from tacita.error_feedback import Feedback
@@ -25,7 +26,7 @@ from tacita.tables.settings import TableSettings
 from tacita.tables.source import TableSource
 from tacita.tables.survey import Survey
 
-MakeEvent = Callable[[], Event]
+EventAt = Callable[[float], Event]  # noise multiplier -> event
 ROWS, SURVEY, REFINEMENT, TRAIN, SCORE = "rows", "survey", "refinement", "train", "score"
 HELD_OUT, KEPT = 1, 0  # numbers of the parts of the split
 SPLIT = "holdout"
@@ -100,7 +101,7 @@ class TablePlan:
             relation=bought.relation,
             epsilon=bought.epsilon,
             delta=bought.delta,
-            alongside=[Spend(event, 1) for event in self._purchase_events()],
+            alongside=[Spend(event, 1) for event in self._purchases().values()],
         )
         batches = strategy.sampler if isinstance(strategy.sampler, CyclicSampler | ShuffledEpochsSampler) else None
         return replace(self, form=strategy.form, batches=batches, noise_in_words=words)
@@ -151,14 +152,17 @@ class TablePlan:
     @property
     def purchases_share(self) -> float:
         """The share of the total mu^2 that the purchases get."""
-        return sum(self.share(event) for event in self._purchase_events())
+        return sum(self.share(event) for event in self._purchases().values())
 
-    def _purchase_events(self) -> list[Event]:
-        events: list[Event] = [*((self.purchases.rows_event(),) if self.buys_rows else ())]
+    def _purchases(self) -> dict[str, Event]:
+        """Return what each purchase spends, by the purpose of its session, in the order in which they are made."""
+        bought, events = self.purchases, dict[str, Event]()
+        if self.buys_rows:
+            events[ROWS] = bought.rows_event()
         if self.columns_to_buy or self.buys_target:
-            events.append(self.purchases.survey_event(self.columns_to_buy, target=self.buys_target))
+            events[SURVEY] = bought.survey_event(self.columns_to_buy, target=self.buys_target)
         if self.refined:
-            events.append(self.purchases.refinement_event(self.refined))
+            events[REFINEMENT] = bought.refinement_event(self.refined)
         return events
 
     def share(self, event: Event) -> float:
@@ -196,66 +200,52 @@ class TablePlan:
 
         A run that was killed in between finds those that it registered before.
         """
-        bought = self.register_purchases(ledger, settings, secure=secure)
-        spends, queries = bought.spends, self.training.queries
-
-        def registered(
-            purpose: str, make_event: Callable[[], Event], queries: int = 1, part: Part | None = None
-        ) -> Session:
-            return _registered(
-                ledger, purpose, make_event, queries=queries, part=part, settings=settings, secure=secure
-            )
+        bought, plan = self.register_purchases(ledger, settings, secure=secure), self.purchases
 
         # Training and score see disjoint parts of the rows and compose in parallel. So each is calibrated beside the
         # purchases alone, as if the other did not exist, and nothing is calibrated again in a resumed run.
-        train = registered(
-            TRAIN,
-            lambda: self.train_event(self._calibrated(self.train_event, spends, queries)),
-            queries,
-            self.part(KEPT),
-        )
-        score = None
-        if self.buys_score:
-            score = registered(
-                SCORE, lambda: self.score_event(self._calibrated(self.score_event, spends, 1)), 1, self.part(HELD_OUT)
-            )
-        return replace(bought, train=train, score=score)
+        def calibrated(event_at: EventAt, queries: int) -> Event:
+            noise = calibrate(event_at, plan.relation, plan.epsilon, plan.delta, bought.spends, queries=queries)
+            return event_at(noise)
+
+        return self._with_training(bought, ledger, calibrated, settings, secure=secure)
 
     def register_purchases(self, ledger: Ledger, settings: Mapping[str, Any], *, secure: bool) -> "Sessions":
         """Register the purchases alone, as :meth:`register` does."""
-
-        def registered(purpose: str, event: Event) -> Session:
-            return _registered(ledger, purpose, lambda: self._counted(event), settings=settings, secure=secure)
-
-        plan, bought = self.purchases, Sessions()
-        if self.buys_rows:
-            bought = replace(bought, rows=registered(ROWS, plan.rows_event()))
-        if self.columns_to_buy or self.buys_target:
-            event = plan.survey_event(self.columns_to_buy, target=self.buys_target)
-            bought = replace(bought, survey=registered(SURVEY, event))
-        if self.refined:
-            bought = replace(bought, refinement=registered(REFINEMENT, plan.refinement_event(self.refined)))
-        return bought
+        return Sessions(
+            **{
+                purpose: _registered(ledger, purpose, partial(self._counted, event), settings=settings, secure=secure)
+                for purpose, event in self._purchases().items()
+            }
+        )
 
     def register_run(
         self, ledger: Ledger, noise_multiplier: float, score_noise_multiplier: float, settings: Mapping[str, Any]
     ) -> "Sessions":
         """Register training and score in a ledger of their own, at noise multipliers that the caller calibrated."""
 
-        def registered(purpose: str, event: Event, queries: int, index: int) -> Session:
-            part = self.part(index)
-            return _registered(
-                ledger, purpose, lambda: event, queries=queries, part=part, settings=settings, secure=False
-            )
+        def given(event_at: EventAt, queries: int) -> Event:
+            return event_at(noise_multiplier if event_at == self.train_event else score_noise_multiplier)
 
-        train = registered(TRAIN, self.train_event(noise_multiplier), self.training.queries, KEPT)
-        if not self.buys_score:
-            return Sessions(train=train)
-        return Sessions(train=train, score=registered(SCORE, self.score_event(score_noise_multiplier), 1, HELD_OUT))
+        return self._with_training(Sessions(), ledger, given, settings, secure=False)
 
-    def _calibrated(self, event_at: Callable[[float], Event], alongside: list[Spend], queries: int) -> float:
-        plan = self.purchases
-        return calibrate(event_at, plan.relation, plan.epsilon, plan.delta, alongside, queries=queries)
+    def _with_training(
+        self,
+        bought: "Sessions",
+        ledger: Ledger,
+        make: Callable[["EventAt", int], Event],
+        settings: Mapping[str, Any],
+        *,
+        secure: bool,
+    ) -> "Sessions":
+        """Register training and score; ``make`` chooses the noise of their events."""
+
+        def registered(purpose: str, event_at: EventAt, queries: int, index: int) -> Session:
+            part, event = self.part(index), partial(make, event_at, queries)
+            return _registered(ledger, purpose, event, queries=queries, part=part, settings=settings, secure=secure)
+
+        bought = replace(bought, train=registered(TRAIN, self.train_event, self.training.queries, KEPT))
+        return replace(bought, score=registered(SCORE, self.score_event, 1, HELD_OUT)) if self.buys_score else bought
 
 
 def _registered(
@@ -287,8 +277,7 @@ def noise_stds(event: Event) -> tuple[float, ...]:
 
 def _plain(event: Event) -> Any:
     """Return the event of Gaussian noise, which may be hardened."""
-    hardened = hardening(event)
-    return event if hardened is None else hardened.inner
+    return event if event.noise_settings is not None else _plain(event.components[0])
 
 
 @dataclass(frozen=True)

@@ -3,35 +3,22 @@
 None of them looks at a row. The step size may look at what was bought.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tacita.error_feedback import BoundedFeedback, Feedback, ReleasedFeedback
-from tacita.tables import defaults
 from tacita.tables.budget import PurchasePlan
 from tacita.tables.encoding import Encoder
 from tacita.tables.settings import TableSettings
 
-HOLDOUT = defaults.HELD_OUT  # share of the rows (or persons) that is held out by coin for the score
-MOMENTUM = defaults.MOMENTUM
+SAMPLE_RATE = 0.1
+PLANNED_QUERIES = 400
+MAX_GRAD_NORM = 2.0
+MOMENTUM = 0.9
+WANDERING = 0.3  # how far noise alone may move a weight of a linear model that no gradient holds back
+HOLDOUT = 0.1  # share of the rows (or persons) that is held out by coin for the score
 ANTI_WINDUP = 10.0  # bound on the error of feedback, in clipping thresholds
 AVERAGE = "half"  # the mean of the last half of the iterates is published
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rule:
-    """The default settings of the training for one kind of model."""
-
-    sample_rate: float
-    queries: int
-    max_grad_norm: float
-    width: int | None = None
-
-
-LINEAR = Rule(sample_rate=defaults.SAMPLE_RATE, queries=defaults.PLANNED_QUERIES, max_grad_norm=defaults.MAX_GRAD_NORM)
-ADDITIVE = Rule(sample_rate=1.0, queries=27, max_grad_norm=defaults.MAX_GRAD_NORM)
-NETWORK = Rule(sample_rate=0.1, queries=400, max_grad_norm=1.0, width=64)
-NETWORK_LR = {"classification": 2.0, "regression": 0.5}  # step size times C
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,23 +34,25 @@ class Training:
     sample_rate: float
     queries: int
     max_grad_norm: float
-    width: int | None
-    chosen: tuple[str, ...]
+    width: int | None = None
+    chosen: tuple[str, ...] = ()
+
+
+LINEAR = Training(sample_rate=SAMPLE_RATE, queries=PLANNED_QUERIES, max_grad_norm=MAX_GRAD_NORM)
+ADDITIVE = Training(sample_rate=1.0, queries=27, max_grad_norm=MAX_GRAD_NORM)
+NETWORK = Training(sample_rate=0.1, queries=400, max_grad_norm=1.0, width=64)
+NETWORK_LR = {"classification": 2.0, "regression": 0.5}  # step size times C
 
 
 def training(settings: TableSettings) -> Training:
     """Return the settings of the training: those that were given, and defaults for the rest."""
     rule = {"linear": LINEAR, "additive": ADDITIVE}.get(settings.model, NETWORK)
-    words: list[str] = []
-    values: dict[str, Any] = {}
-    for name in ("sample_rate", "queries", "max_grad_norm", "width"):
-        given, default = getattr(settings, name), getattr(rule, name)
-        if name == "width" and settings.model != "mlp":
-            default = None
-        if given is None and default is not None:
-            words.append(f"{name} = {default:g}")
-        values[name] = default if given is None else given
-    return Training(**values, chosen=tuple(words))
+    if settings.model != "mlp":
+        rule = replace(rule, width=None)
+    names = ("sample_rate", "queries", "max_grad_norm", "width")
+    given = {name: value for name in names if (value := getattr(settings, name)) is not None}
+    left = {name: value for name in names if name not in given and (value := getattr(rule, name)) is not None}
+    return replace(rule, **given, chosen=tuple(f"{name} = {value:g}" for name, value in left.items()))
 
 
 def feedback(settings: TableSettings) -> Feedback | None:
@@ -99,8 +88,8 @@ def learning_rate(settings: TableSettings, encoder: Encoder, rows: float) -> flo
         epsilon=settings.epsilon, delta=settings.delta, relation=settings.neighboring_relation
     ).total_mu
     return min(
-        defaults.learning_rate(encoder.task or "", chosen.max_grad_norm, encoder.num_features),
-        defaults.quiet_learning_rate(total_mu, rows, chosen.max_grad_norm, chosen.queries),
+        linear_learning_rate(encoder.task or "", chosen.max_grad_norm, encoder.num_features),
+        quiet_learning_rate(total_mu, rows, chosen.max_grad_norm, chosen.queries),
     )
 
 
@@ -127,3 +116,30 @@ def chosen(
     if purchases:
         words.append(f"purchases = {purchases:.2g} of the total mu^2")
     return words
+
+
+def linear_learning_rate(task: str, max_grad_norm: float, num_features: int) -> float:
+    """Return the step size: 1/C for a classification, min(1/C, 2 / (1 + features)) for a regression.
+
+    The curvature of a regression grows with the number of features.
+
+    Example:
+        >>> linear_learning_rate("classification", 2.0, 100), linear_learning_rate("regression", 2.0, 99)
+        (0.5, 0.02)
+    """
+    if task == "classification":
+        return 1 / max_grad_norm
+    return min(1 / max_grad_norm, 2 / (1 + num_features))
+
+
+def quiet_learning_rate(total_mu: float, rows: float, max_grad_norm: float, queries: int) -> float:
+    r"""Return the step size at which noise alone moves a free weight by about ``WANDERING`` in the whole run.
+
+    At a total mu the mean gradient has noise of about :math:`C \sqrt T / (\mu n)`, and :math:`T` steps with momentum m
+    add up to :math:`lr / (1 - m) \cdot \sqrt T` times that. With many rows this step size is above 1/C.
+
+    Example:
+        >>> round(quiet_learning_rate(0.25, 500, 2.0, 400), 4), quiet_learning_rate(0.25, 30_000, 2.0, 400) > 0.5
+        (0.0047, False)
+    """
+    return WANDERING * (1 - MOMENTUM) * total_mu * max(rows, 1.0) / (max_grad_norm * queries)

@@ -1,5 +1,11 @@
-"""Check a finished run: make its statement again from the ledger, and hold its files against the seal."""
+"""Check a finished run: make its statement again from the ledger, and hold its files against the seal.
 
+Words change from version to version, and bounds get tighter; what a ledger holds does not change. So the words of a
+sealed statement by another version need not be those of this one, and its epsilon may be larger than the one that is
+computed today. A smaller epsilon, or another value of any other field, is a change.
+"""
+
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,9 +14,9 @@ from typing import Any
 from tacita.errors import LedgerError
 from tacita.ledger import Ledger, Statement, statement
 from tacita.ledger.verdict import Verdict, verdict
+from tacita.runs.run_facts import tacita_version
 from tacita.runs.sealed_run import LEDGER, STATEMENT, TEXT, SealedRun
 from tacita.tables import run_list
-from tacita.tables.statement_versions import compare_statements
 from tacita.tables.table_statement import EXTRAS, IF_ANY
 
 
@@ -50,7 +56,7 @@ def check_run(folder: str | Path) -> Checked:
         text = again.text
     except (LedgerError, LookupError, AttributeError, TypeError, ValueError) as error:
         unread = [f"{LEDGER}: {error}"] if not faults else []
-        return Checked(_text(run.folder), (*faults, *unread), Verdict("ledger not intact"))
+        return Checked(_text(run.folder), (*faults, *unread), Verdict("changed"))
     notes = _notes(run.folder, run.stated)
     compared = compare_statements(run.stated, again.to_json(), sealed=not faults)
     if compared.changed:
@@ -59,7 +65,7 @@ def check_run(folder: str | Path) -> Checked:
         faults.append(f"{TEXT} is not what follows from the ledger")
     if compared.words_may_differ and not faults and (_text(run.folder) != text or compared.worded):
         notes = (compared.note, *notes)
-    return Checked(text, tuple(faults), verdict(again.to_json()), notes)
+    return Checked(text, tuple(faults), verdict(again.to_json(), changed=bool(faults)), notes)
 
 
 def _notes(folder: Path, stated: Mapping[str, Any]) -> tuple[str, ...]:
@@ -95,3 +101,103 @@ def _again(ledger: Ledger, stated: Mapping[str, Any]) -> Statement:
         num_units=num_units,
         **{name: value for name, value in stated.items() if name in (*EXTRAS, *IF_ANY)},  # in the order they were in
     )
+
+
+WORDS = frozenset(
+    {"accountant", "assumptions", "attack_accuracy_from", "caveats", "disclaimers", "sampler", "verdict_warnings"}
+)
+ADDED = frozenset({"attack_accuracy_from", "gdp_mu", "num_units", "verdict_warnings"})  # statements of 0.1 lack them
+UPPER_BOUNDS = frozenset(
+    {
+        "attack_accuracy",
+        "conditional_epsilon",
+        "conditional_epsilon_spent",
+        "epsilon",
+        "epsilon_spent",
+        "failure_delta",
+        "gdp_mu",
+    }
+)
+PRIVATE = "private"  # verdicts that begin so differ in what they say beside it, but for this:
+CONDITIONAL = "under conditions"
+
+
+@dataclass(frozen=True)
+class ComparedStatements:
+    """The result of :func:`compare_statements`.
+
+    Attributes:
+        changed: Names of fields with another value than the ledger gives; empty for a statement that holds.
+        worded: Names of fields that another version writes otherwise.
+        words_may_differ: Whether another version wrote the statement, and the ledger was sealed over it.
+        version: That version.
+    """
+
+    changed: tuple[str, ...]
+    worded: tuple[str, ...]
+    words_may_differ: bool
+    version: str
+
+    @property
+    def note(self) -> str:
+        """What a reader should know of a statement by another version."""
+        where = f" (fields {', '.join(self.worded)})" if self.worded else ""
+        return (
+            f"written by another version of tacita ({self.version}); its numbers are those of the ledger. Words that "
+            f"this version ({tacita_version()}) writes otherwise are shown as it writes them{where}."
+        )
+
+
+def compare_statements(stated: Mapping[str, Any], again: Mapping[str, Any], *, sealed: bool) -> ComparedStatements:
+    """Compare the fields of a statement with those that follow from its ledger today.
+
+    Args:
+        stated: The fields of the statement's file.
+        again: The fields that this version makes from the ledger.
+        sealed: Whether the file is, byte by byte, the one that the ledger was sealed with. If not, nothing may differ.
+    """
+    version = _version_of(stated)
+    other = sealed and version is not None and version != tacita_version()
+    one, two = ({name: _as_text(value) for name, value in x.items()} for x in (stated, again))
+    found = sorted(name for name in {*one, *two} if one.get(name) != two.get(name))
+    worded = [name for name in found if other and name in again and _reworded(name, stated, again)]
+    changed = [name for name in found if name not in worded]
+    names = (tuple(name if name.isidentifier() else repr(name) for name in these) for these in (changed, worded))
+    return ComparedStatements(*names, words_may_differ=other, version=str(version))
+
+
+def _version_of(stated: Mapping[str, Any]) -> str | None:
+    """Return the version that a statement says it was written by; ``None`` if it says none."""
+    run = stated.get("run")
+    versions = run.get("versions") if isinstance(run, Mapping) else None
+    found = versions.get("tacita") if isinstance(versions, Mapping) else None
+    return found if isinstance(found, str) else None
+
+
+def _as_text(value: Any) -> str:
+    """Return a JSON text in which values differ that Python takes for equal: ``null`` is one, and 1 is not ``true``."""
+    return json.dumps(value, sort_keys=True)
+
+
+def _reworded(name: str, stated: Mapping[str, Any], again: Mapping[str, Any]) -> bool:
+    """Return whether a field says the same in other words, or a larger bound."""
+    if name not in stated:
+        return name in ADDED
+    before, now = stated[name], again[name]
+    if name in WORDS:
+        return type(before) is type(now)
+    if name == "verdict":
+        if not all(isinstance(one, str) and one.startswith(PRIVATE) for one in (before, now)):
+            return False
+        return (CONDITIONAL in before) == (CONDITIONAL in now)
+    if name == "sessions":
+        return _as_text(_without_words(before)) == _as_text(_without_words(now))
+    numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in (before, now))
+    return name in UPPER_BOUNDS and numbers and before >= now
+
+
+def _without_words(sessions: Any) -> Any:
+    """Return a statement's sessions without the words in which their events are described."""
+    if not isinstance(sessions, list):
+        return sessions
+    return [{**one, "event": None} if isinstance(one, dict) and "event" in one else one for one in sessions]

@@ -210,6 +210,10 @@ class TableSettings:
     """Public name of the data; runs under one name are listed beside their folders, and statements say how many there
     are and what they guarantee together."""
 
+    fingerprint_key: Annotated[str | None, TUNING] = None
+    """File of a secret key, 32 random bytes or more: the statement then has a fingerprint of the data that only holders
+    of the key can compare with a file."""
+
     about: Annotated[Mapping[str, str], _about] = field(default_factory=dict)
     """What the statement says as given: responsible, contact, data_period, purpose, recipients, retention."""
 
@@ -279,10 +283,10 @@ class TableSettings:
             True
         """
         values = self.to_dict()
-        lines = [f"{name} = {_toml(value)}\n" for name, value in values.items() if not isinstance(value, dict)]
+        lines = [f"{name} = {toml_value(value)}\n" for name, value in values.items() if not isinstance(value, dict)]
         for name, table in values.items():  # tables end the file
             if isinstance(table, dict):
-                lines += [f"\n[{name}]\n", *(f"{key} = {_toml(value)}\n" for key, value in table.items())]
+                lines += [f"\n[{name}]\n", *(f"{key} = {toml_value(value)}\n" for key, value in table.items())]
         return "# tacita train --config THIS_FILE runs it again (give another --output)\n" + "".join(lines)
 
     @classmethod
@@ -394,13 +398,14 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
 
 
-def _toml(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """Return a value as TOML writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, list):
-        return "[" + ", ".join(_toml(item) for item in value) + "]"
+        return "[" + ", ".join(toml_value(item) for item in value) + "]"
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"a setting must be finite, got {value!r}.")
     return repr(value)

@@ -15,8 +15,7 @@ from torch import Tensor
 from tacita.tables.cells import NUMBER
 from tacita.tables.encoder_rules import Piece, best_bins
 from tacita.tables.encoding import Encoder
-from tacita.tables.features import ArrayPiece, BinsPiece, CategoryPiece, NumberPiece, NumberTarget
-from tacita.tables.image_features import ScatteringPiece
+from tacita.tables.features import ArrayPiece, BinsPiece, CategoryPiece, NumberPiece, NumberTarget, ScatteringPiece
 from tacita.tables.preprocessing import Preprocessing
 from tacita.tables.survey import Facts
 from tacita.tables.table import Column, NumberColumn, TextColumn

@@ -15,6 +15,7 @@ import numpy as np
 
 from tacita._near_names import did_you_mean
 from tacita.errors import DataStructureError, TacitaError
+from tacita.runs.run_facts import fingerprint_secret
 from tacita.tables.column_specs import ArraySpec, CategorySpec, DateSpec, NumberSpec
 from tacita.tables.readers import open_table, read_table
 from tacita.tables.schema import Schema, Target
@@ -72,6 +73,8 @@ def declared_schema(settings: TableSettings) -> Schema:
             schema = Schema.loads(text).require_reviewed()
         except ValueError as error:
             raise ValueError(f"schema {settings.schema!r}: {error}") from None
+    if settings.fingerprint_key is not None:
+        fingerprint_secret(settings.fingerprint_key)  # before anything is spent
     schema = _with_target(schema, settings)
     rows = _agreed("rows", settings.rows, schema.rows)
     check_delta(settings.delta, rows, settings.allow_large_delta)

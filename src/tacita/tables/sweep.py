@@ -6,7 +6,7 @@ with its training. There is one budget: purchases and selection are registered t
 
 import math
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import msgspec
@@ -17,17 +17,16 @@ from tacita.errors import LedgerError
 from tacita.ledger import Ledger, Session
 from tacita.random import Randomness
 from tacita.tables import held_out_score as scores
-from tacita.tables import selection_text as statement_text
-from tacita.tables.best_of import best_of, one_run_epsilon, register
+from tacita.tables.best_of import best_of, caveats, field_of, one_run_epsilon, register
 from tacita.tables.encoded_rows import EncodedRows
-from tacita.tables.grid import Point, Sweep
+from tacita.tables.grid import Sweep
 from tacita.tables.models import ModelSpec, check_model
 from tacita.tables.plan import Sessions, TablePlan
 from tacita.tables.preprocessing import Preprocessing
 from tacita.tables.run_cost import calibrated, check_ledger, free_noise_multiplier, one_of, selection_event
 from tacita.tables.selection_events import RepeatAndSelectEvent
 from tacita.tables.settings import TableSettings
-from tacita.tables.source import TableSource, declared_schema, open_source, read_test
+from tacita.tables.source import declared_schema, open_source, read_test
 from tacita.tables.table import Table
 from tacita.tables.table_run import TableRun, run_in_folder
 from tacita.tables.table_statement import PREPROCESSING, Selected
@@ -57,84 +56,71 @@ def sweep_table(
         ValueError: A setting is wrong, in the grid or outside; the message names it and the way out.
         DataStructureError, ResumeError: As :func:`~tacita.tables.train_table`.
     """
-    candidates = Candidates.of(settings)
+    sweep, candidates = read_sweep(settings)
     source = open_source(settings, declared_schema(settings))
-    plans = candidates.plans(source)
+    plans = [TablePlan.of(candidate, source) for candidate in candidates]
     test = None if settings.test_file is None else read_test(settings.test_file, source)
 
     def work(task: TableTask) -> None:
-        _SweepSelection(task, candidates, plans).go(test)
+        _SweepTask(task, sweep, candidates, plans).go(test)
 
     return run_in_folder(settings, source, plans[0], work, say=say, progress=progress, randomness=randomness)
 
 
-@dataclass(frozen=True)
-class Candidates:
-    """The points of a grid, each as the settings of a run.
+def read_sweep(settings: TableSettings) -> tuple[Sweep, list[TableSettings]]:
+    """Return the sweep of ``settings``, and the settings of the run at each point of its grid.
 
-    Attributes:
-        sweep: The settings of the selection.
-        points: The points of the grid.
-        settings: The settings of the run at each point.
+    Raises:
+        ValueError: One of them is wrong.
     """
-
-    sweep: Sweep
-    points: list[Point]
-    settings: list[TableSettings]
-
-    @classmethod
-    def of(cls, settings: TableSettings) -> "Candidates":
-        """Return the candidates of ``settings.sweep``; raise ``ValueError`` if one is wrong."""
-        if settings.sweep is None:
-            raise ValueError("sweep is missing: give the text of a grid file.")
-        sweep = Sweep.from_toml(settings.sweep)
-        for name in sweep.grid.values:
-            if name not in TUNABLE:
-                raise ValueError(f"grid cannot have {name!r}: it may have {', '.join(TUNABLE)}.")
-            if getattr(settings, name) != _DEFAULTS[name]:
-                raise ValueError(f"{name} is given twice: remove it from the settings or from the grid.")
-        points = sweep.grid.points
-        each = [replace(settings, sweep=None, **point) for point in points]
-        for one in each:
-            check_model(one.model)
-            if one.model == "additive":
-                raise ValueError(
-                    "grid cannot have model = additive, which has bins in place of features: leave it out."
-                )
-        return cls(sweep, points, each)
-
-    def plans(self, source: TableSource) -> list[TablePlan]:
-        """Return the plan of each candidate; the purchases are the same in all."""
-        return [TablePlan.of(settings, source) for settings in self.settings]
+    if settings.sweep is None:
+        raise ValueError("sweep is missing: give the text of a grid file.")
+    sweep = Sweep.from_toml(settings.sweep)
+    for name in sweep.grid.values:
+        if name not in TUNABLE:
+            raise ValueError(f"grid cannot have {name!r}: it may have {', '.join(TUNABLE)}.")
+        if getattr(settings, name) != _DEFAULTS[name]:
+            raise ValueError(f"{name} is given twice: remove it from the settings or from the grid.")
+    candidates = [replace(settings, sweep=None, **point) for point in sweep.grid.points]
+    for one in candidates:
+        check_model(one.model)
+        if one.model == "additive":
+            raise ValueError("grid cannot have model = additive, which has bins in place of features: leave it out.")
+    return sweep, candidates
 
 
 @dataclass
-class _SweepSelection:
-    """A selection on a table, from its start to its statement.
+class _SweepTask:
+    """A selection on a table, from its start to its statement; its runs have a ledger in memory and a key of their own.
 
     Attributes:
         task: The rows, ledger and key that all runs share.
-        candidates: The settings to choose among.
-        plans: The plan of each candidate.
+        sweep: The grid and the law of the number of runs.
+        settings: The settings of the run at each point of the grid.
+        plans: Their plans; the purchases are the same in all.
+        noise_multiplier: The noise of each training, calibrated with the price of the choice.
+        preprocessing, encoded: What all runs share.
     """
 
     task: TableTask
-    candidates: Candidates
+    sweep: Sweep
+    settings: list[TableSettings]
     plans: list[TablePlan]
+    noise_multiplier: float = field(init=False)
+    preprocessing: Preprocessing = field(init=False)
+    encoded: EncodedRows = field(init=False)
 
     def go(self, test: Table | None) -> None:
-        task, sweep = self.task, self.candidates.sweep
-        rows = task.deal(test)
-        bought, session, noise = self._register()
-        preprocessing = task.preprocess(rows, bought)
-        encoded = task.encoded(rows, preprocessing)
-        runs = _CandidateRunner(self, noise, encoded, preprocessing)
+        task, table = self.task, self.task.capped()
+        bought, session = self._register()
+        self.preprocessing = task.preprocess(table, bought)
+        self.encoded = task.encoded(table, test, self.preprocessing)
         place = WorkingFolder(task.folder.private / FOLDER)
         with _busy(task.progress):
             if not session.opened:
-                runs.check()
-            best = best_of(session, sweep, task.randomness, runs.attempt, place)
-        self._write(best, preprocessing, self._said(best, bought, session))
+                self.check()
+            best = best_of(session, self.sweep, task.randomness, self.attempt, place)
+        self._write(best, self._said(best, bought, session))
 
     def inner(self, noise_multiplier: float) -> Event:
         """Return the event of one run: a record is in its training or in its score, and the point's draw is public."""
@@ -155,14 +141,14 @@ class _SweepSelection:
         distinct = {(plan.training.sample_rate, plan.training.queries): plan for plan in reversed(self.plans)}
         return [Spend(plan.train_event(noise_multiplier), queries) for (_, queries), plan in distinct.items()]
 
-    def _register(self) -> tuple[Sessions, Session, float]:
-        """Register purchases and selection together, before the first release; return them and the noise multiplier."""
+    def _register(self) -> tuple[Sessions, Session]:
+        """Register purchases and selection together, before the first release; the noise is calibrated to both."""
         task, settings, plan = self.task, self.task.settings, self.plans[0]
         secure = task.randomness.secure
         bought = plan.register_purchases(task.ledger, task.public_settings, secure=secure)
-        runs, target = self.candidates.sweep.runs, (settings.epsilon, settings.delta)
-        noise = calibrated(self.inner, runs, settings.neighboring_relation, target, bought.spends)
-        event = selection_event(self.inner(noise), runs)
+        runs, target = self.sweep.runs, (settings.epsilon, settings.delta)
+        self.noise_multiplier = calibrated(self.inner, runs, settings.neighboring_relation, target, bought.spends)
+        event = selection_event(self.inner(self.noise_multiplier), runs)
         session = register(task.ledger, event, task.public_settings, secure=secure)
         planned = task.ledger.epsilon(settings.delta)
         if planned > settings.epsilon * (1 + 1e-9):
@@ -172,49 +158,39 @@ class _SweepSelection:
             f"{settings.epsilon:g} at delta {settings.delta:g} for everything together, the choice included. Progress "
             "is not shown, since it would reveal the number of runs"
         )
-        return bought, session, noise
+        return bought, session
 
     def _said(self, best: RunResult | None, bought: Sessions, session: Session) -> Selected:
         assert isinstance(session.event, RepeatAndSelectEvent)
-        sweep, delta = self.candidates.sweep, self.task.settings.delta
-        field = statement_text.field_of(
+        sweep, delta = self.sweep, self.task.settings.delta
+        stated = field_of(
             sweep,
-            chosen=None if best is None else self.candidates.points[best.point],
+            chosen=None if best is None else sweep.grid.points[best.point],
             one_run_epsilon=one_run_epsilon(bought.spends, session.event, delta),
         )
         chosen = () if sweep.shape_given else (f"shape = {sweep.runs.shape:g}, of the number of runs",)
-        return Selected(field, tuple(statement_text.caveats(sweep, field)), chosen)
+        return Selected(stated, tuple(caveats(sweep, stated)), chosen)
 
-    def _write(self, best: RunResult | None, preprocessing: Preprocessing, said: Selected) -> None:
+    def _write(self, best: RunResult | None, said: Selected) -> None:
         if best is None:
-            nothing = {"measure": scores.measure(preprocessing.encoder), "value": None, "private": True, "how": NO_RUN}
-            self.task.write(None, preprocessing, nothing, said)
+            self.task.write(None, self.preprocessing, scores.none_for(self.preprocessing.encoder, NO_RUN), said)
             return
-        winner = replace(self.task, settings=self.candidates.settings[best.point], plan=self.plans[best.point])
-        own = _with_model(preprocessing, winner)
+        winner = replace(self.task, settings=self.settings[best.point], plan=self.plans[best.point])
+        own = _with_model(self.preprocessing, winner)
         own.save(self.task.folder.path / PREPROCESSING)
         winner.write(best.weights, own, best.facts["score"], said)
-
-
-@dataclass(frozen=True)
-class _CandidateRunner:
-    """Makes the runs of a sweep, each with a ledger in memory and a key of its own."""
-
-    selecting: _SweepSelection
-    noise_multiplier: float
-    encoded: EncodedRows
-    preprocessing: Preprocessing
 
     def check(self) -> None:
         """Prepare every candidate for training once, so that one that cannot train raises before the runs begin.
 
         An error inside a run would reveal that this candidate was drawn, and the budget would be spent.
         """
-        for point in range(len(self.selecting.plans)):
+        for point in range(len(self.plans)):
             task, sessions, own = self._prepared(point, Randomness.system())
-            task.ready(own, task.records(self.encoded.kept), sessions)
+            task.state(own, task.records(self.encoded.kept), sessions)
 
     def attempt(self, point: int, randomness: Randomness) -> RunResult:
+        """Make one run."""
         task, sessions, own = self._prepared(point, randomness)
         state, found = task.trained(self.encoded, own, sessions)
         value = -math.inf if found["value"] is None else float(found["value"])
@@ -224,22 +200,19 @@ class _CandidateRunner:
 
     def _prepared(self, point: int, randomness: Randomness) -> tuple[TableTask, Sessions, Preprocessing]:
         """Return the task, sessions and preprocessing of one run, whose own ledger plans no more than was declared."""
-        selecting, shared = self.selecting, self.selecting.task
+        shared, plan, noise = self.task.ledger, self.plans[point], self.noise_multiplier
         task = replace(
-            shared,
-            settings=selecting.candidates.settings[point],
-            plan=selecting.plans[point],
-            ledger=Ledger(
-                neighboring_relation=shared.ledger.neighboring_relation, privacy_unit=shared.ledger.privacy_unit
-            ),
+            self.task,
+            settings=self.settings[point],
+            plan=plan,
+            ledger=Ledger(neighboring_relation=shared.neighboring_relation, privacy_unit=shared.privacy_unit),
             randomness=randomness,
             progress=False,
             say=lambda words: None,
-            mechanism=selecting.plans[point].calibrated.at(self.noise_multiplier),
+            mechanism=plan.calibrated.at(noise),
         )
-        score_noise = selecting.score_noise_multiplier(self.noise_multiplier)
-        sessions = task.plan.register_run(task.ledger, self.noise_multiplier, score_noise, task.public_settings)
-        check_ledger(task.ledger, selecting.inner(self.noise_multiplier))
+        sessions = plan.register_run(task.ledger, noise, self.score_noise_multiplier(noise), task.public_settings)
+        check_ledger(task.ledger, self.inner(noise))
         return task, sessions, _with_model(self.preprocessing, task)
 
 
@@ -255,4 +228,4 @@ def _busy(show: bool) -> AbstractContextManager[Any]:
 
 
 NO_RUN = "the number of runs drawn was 0, so there is nothing to score"
-_DEFAULTS = {field.name: field.default for field in fields(TableSettings)}
+_DEFAULTS = {one.name: one.default for one in fields(TableSettings)}

@@ -4,7 +4,9 @@ A column gives the number and the text of each row. Cells of a CSV are strings. 
 values, which become numbers or texts by a fixed rule.
 """
 
+import copy
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,8 +22,10 @@ class Column(ABC):
 
     storage: str
 
-    @abstractmethod
-    def __len__(self) -> int: ...
+    values: Any
+
+    def __len__(self) -> int:
+        return len(self.values)
 
     @abstractmethod
     def numbers(self, missing: Sequence[str], date_format: str | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -40,6 +44,10 @@ class Column(ABC):
     def join(cls, columns: Sequence[Any]) -> "Column":
         """Join the rows of several columns of this kind, one after the other."""
 
+    @abstractmethod
+    def short(self, length: int) -> np.ndarray:
+        """Return a mask of the rows whose texts have at most ``length`` characters, bool (rows,)."""
+
     def places_of(self, values: Sequence[str]) -> np.ndarray:
         """Return the position of each row's text in ``values`` (all distinct), -1 if it is not there, int64 (rows,)."""
         place = {value: i for i, value in enumerate(values)}
@@ -47,20 +55,65 @@ class Column(ABC):
         return np.array([place.get(text, -1) for text in texts] or [-1], dtype=np.int64)[codes]
 
     @abstractmethod
-    def short(self, length: int) -> np.ndarray:
-        """Return a mask of the rows whose texts have at most ``length`` characters, bool (rows,)."""
-
     def counts(self, rows: np.ndarray) -> dict[str, int]:
         """Count how often each text occurs among the rows that the mask selects."""
-        codes, texts = self.texts()
-        counts = np.bincount(codes[rows], minlength=len(texts))
-        return {texts[i]: int(counts[i]) for i in np.flatnonzero(counts)}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.storage})"
 
 
-class TextColumn(Column):
+class ArrowColumn(Column):
+    """A column in an Arrow array, whose cells are texts or become texts by :meth:`cell`; null is a missing cell."""
+
+    def __init__(self, values: Any, storage: str):
+        self.values, self.storage = values, storage
+        self._coded: tuple[np.ndarray, list[str]] | None = None
+
+    @staticmethod
+    @abstractmethod
+    def cell(value: Any) -> str:
+        """Return the text of a value."""
+
+    def texts(self) -> tuple[np.ndarray, list[str]]:
+        if self._coded is None:
+            coded = self.values.dictionary_encode(null_encoding="encode")
+            cells = list(map(self.cell, coded.dictionary.to_pylist()))
+            known = sorted(set(cells))
+            place = {cell: i for i, cell in enumerate(known)}
+            codes = np.array([place[cell] for cell in cells], np.int64)
+            self._coded = codes[coded.indices.to_numpy()], known
+        return self._coded
+
+    def counts(self, rows: np.ndarray) -> dict[str, int]:
+        import pyarrow as pa
+
+        counted = self.values.filter(pa.array(rows)).value_counts()
+        found = Counter[str]()
+        for value, count in zip(counted.field(0).to_pylist(), counted.field(1).to_pylist(), strict=True):
+            found[self.cell(value)] += count
+        return found
+
+    def take(self, rows: np.ndarray) -> "ArrowColumn":
+        import pyarrow as pa
+
+        kept = (
+            self.values.filter(pa.array(rows)) if rows.dtype == bool else self.values.take(pa.array(rows, pa.int64()))
+        )
+        return self._with(kept)
+
+    @classmethod
+    def join(cls, columns: Sequence[Any]) -> "ArrowColumn":
+        import pyarrow as pa
+
+        return columns[0]._with(pa.concat_arrays([column.values for column in columns]))
+
+    def _with(self, values: Any) -> "ArrowColumn":
+        other = copy.copy(self)
+        other.values, other._coded = values, None
+        return other
+
+
+class TextColumn(ArrowColumn):
     """A column of strings: an Arrow array of cells without white space around them.
 
     Args:
@@ -70,10 +123,8 @@ class TextColumn(Column):
     """
 
     def __init__(self, cells: Any, storage: str = "cells", decimal: str = "."):
-        self.storage = storage
-        self.cells = cells
+        super().__init__(cells, storage)
         self._decimal = decimal
-        self._coded: tuple[np.ndarray, list[str]] | None = None
 
     @classmethod
     def of(cls, cells: Iterable[str], storage: str = "cells", decimal: str = ".") -> "TextColumn":
@@ -82,114 +133,67 @@ class TextColumn(Column):
 
         return cls(stripped(pa.array([as_text(cell) for cell in cells], pa.large_string())), storage, decimal)
 
-    def __len__(self) -> int:
-        return len(self.cells)
+    @staticmethod
+    def cell(value: str) -> str:
+        return value
 
     def numbers(self, missing: Sequence[str], date_format: str | None = None) -> tuple[np.ndarray, np.ndarray]:
         absent = self.places_of(missing) >= 0
         if date_format is None:
-            values, number = numbers_of(self.cells, self._decimal)
+            values, number = numbers_of(self.values, self._decimal)
         else:
-            values, number = self._dates(date_format)
+            codes, texts = self.texts()  # each distinct cell is parsed once
+            read = [parse_date(text, date_format) for text in texts]
+            days = np.array([np.nan if value is None else value for value in read] or [np.nan])[codes]
+            values, number = days, ~np.isnan(days)
         number &= ~absent
         kinds = np.where(number, NUMBER, np.where(absent, MISSING, TEXT)).astype(np.int8)
         return np.where(number, values, 0.0), kinds
-
-    def texts(self) -> tuple[np.ndarray, list[str]]:
-        if self._coded is None:
-            coded = self.cells.dictionary_encode()
-            known = coded.dictionary.to_pylist()
-            order = sorted(range(len(known)), key=known.__getitem__)
-            place = np.empty(len(known), np.int64)
-            place[order] = np.arange(len(known))
-            self._coded = place[coded.indices.to_numpy()], [known[i] for i in order]
-        return self._coded
 
     def places_of(self, values: Sequence[str]) -> np.ndarray:
         import pyarrow as pa
         import pyarrow.compute as pc
 
         known = pa.array([as_text(value) for value in values], pa.large_string())
-        places = pc.index_in(self.cells, known)  # pyright: ignore[reportAttributeAccessIssue]
+        places = pc.index_in(self.values, known)  # pyright: ignore[reportAttributeAccessIssue]
         return places.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-
-    def counts(self, rows: np.ndarray) -> dict[str, int]:
-        import pyarrow as pa
-
-        counted = self.cells.filter(pa.array(rows)).value_counts()
-        return dict(zip(counted.field(0).to_pylist(), counted.field(1).to_pylist(), strict=True))
-
-    @classmethod
-    def join(cls, columns: Sequence[Any]) -> "TextColumn":
-        import pyarrow as pa
-
-        cells = pa.concat_arrays([column.cells for column in columns])
-        return cls(cells, columns[0].storage, columns[0]._decimal)
 
     def short(self, length: int) -> np.ndarray:
         import pyarrow.compute as pc
 
-        return pc.utf8_length(self.cells).to_numpy() <= length  # pyright: ignore[reportAttributeAccessIssue]
-
-    def take(self, rows: np.ndarray) -> "TextColumn":
-        return TextColumn(_taken(self.cells, rows), self.storage, self._decimal)
-
-    def _dates(self, date_format: str) -> tuple[np.ndarray, np.ndarray]:
-        """Parse each distinct cell once."""
-        codes, texts = self.texts()
-        read = [parse_date(text, date_format) for text in texts]
-        values = np.array([0.0 if value is None else value for value in read] or [0.0])
-        number = np.array([value is not None for value in read] or [False])
-        return values[codes], number[codes]
+        return pc.utf8_length(self.values).to_numpy() <= length  # pyright: ignore[reportAttributeAccessIssue]
 
 
-class NumberColumn(Column):
+class NumberColumn(ArrowColumn):
     """A column of typed numbers (or days, storage ``date``); a value that is absent or not finite is missing."""
 
     def __init__(self, values: np.ndarray, present: np.ndarray | None = None, storage: str = "number"):
-        self.storage = storage
-        self._values = values
-        finite = np.isfinite(values) if values.dtype.kind == "f" else np.ones(len(values), dtype=bool)
-        self._present = finite if present is None else finite & present
+        import pyarrow as pa
 
-    def __len__(self) -> int:
-        return len(self._values)
+        finite = np.isfinite(values) if values.dtype.kind == "f" else np.ones(len(values), dtype=bool)
+        native = values.astype(values.dtype.newbyteorder("="), copy=False)
+        super().__init__(pa.array(native, mask=~(finite if present is None else finite & present)), storage)
+
+    @staticmethod
+    def cell(value: float | None) -> str:
+        return "" if value is None else number_text(value)  # "" is missing under every setting
 
     def numbers(self, missing: Sequence[str], date_format: str | None = None) -> tuple[np.ndarray, np.ndarray]:
-        values = np.where(self._present, self._values, 0).astype(np.float64)
-        return values, np.where(self._present, NUMBER, MISSING).astype(np.int8)
-
-    def texts(self) -> tuple[np.ndarray, list[str]]:
-        values, raw = np.unique(np.where(self._present, self._values, 0), return_inverse=True)
-        cells = [number_text(value) for value in values.tolist()] + [""]  # "" is missing under every setting
-        raw = np.where(self._present, raw.reshape(-1), len(cells) - 1)
-        codes, known = TextColumn.of(cells).texts()
-        return codes[raw], known
-
-    @classmethod
-    def join(cls, columns: Sequence[Any]) -> "NumberColumn":
-        values, present = (np.concatenate([getattr(c, name) for c in columns]) for name in ("_values", "_present"))
-        return cls(values, present, columns[0].storage)
-
-    def counts(self, rows: np.ndarray) -> dict[str, int]:
-        values, counts = np.unique(self._values[rows & self._present], return_counts=True)
-        absent = int((rows & ~self._present).sum())
-        found = {number_text(value): int(count) for value, count in zip(values.tolist(), counts, strict=True)}
-        return {**found, "": absent} if absent else found
+        present = self.values.is_valid().to_numpy(zero_copy_only=False)
+        return self._filled().astype(np.float64), np.where(present, NUMBER, MISSING).astype(np.int8)
 
     def short(self, length: int) -> np.ndarray:
-        values = np.where(self._present, self._values, 0)
-        maybe = np.flatnonzero(
-            _maybe_short(values.astype(np.float64), length)
-        )  # no other number need be written as text
+        values = self._filled()
+        maybe = np.flatnonzero(_maybe_short(values.astype(np.float64), length))  # only these need be written as text
         distinct, place = np.unique(values[maybe], return_inverse=True)
         fits = np.array([len(number_text(value)) <= length for value in distinct.tolist()], dtype=bool)
         short = np.zeros(len(values), bool)
         short[maybe] = fits[place.reshape(-1)]
         return short
 
-    def take(self, rows: np.ndarray) -> "NumberColumn":
-        return NumberColumn(self._values[rows], self._present[rows], self.storage)
+    def _filled(self) -> np.ndarray:
+        """Return the numbers, 0 where one is missing."""
+        return self.values.fill_null(0).to_numpy(zero_copy_only=False)
 
 
 class ArrayColumn(Column):
@@ -205,24 +209,28 @@ class ArrayColumn(Column):
         """The shape of one row, which is structure of the file and public."""
         return self.values.shape[1:]
 
-    def __len__(self) -> int:
-        return len(self.values)
-
     def numbers(self, missing: Sequence[str], date_format: str | None = None) -> tuple[np.ndarray, np.ndarray]:
         raise DataStructureError("A column of arrays has no single number in a row: declare it with kind = 'array'.")
 
     def texts(self) -> tuple[np.ndarray, list[str]]:
-        raise DataStructureError("A column of arrays has no text in a row: declare it with kind = 'array'.")
+        raise _no_text()
+
+    def counts(self, rows: np.ndarray) -> dict[str, int]:
+        raise _no_text()
+
+    def short(self, length: int) -> np.ndarray:
+        raise _no_text()
+
+    def take(self, rows: np.ndarray) -> "ArrayColumn":
+        return ArrayColumn(self.values[rows])
 
     @classmethod
     def join(cls, columns: Sequence[Any]) -> "ArrayColumn":
         return cls(np.concatenate([column.values for column in columns]))
 
-    def short(self, length: int) -> np.ndarray:
-        raise DataStructureError("A column of arrays has no text in a row: declare it with kind = 'array'.")
 
-    def take(self, rows: np.ndarray) -> "ArrayColumn":
-        return ArrayColumn(self.values[rows])
+def _no_text() -> DataStructureError:
+    return DataStructureError("A column of arrays has no text in a row: declare it with kind = 'array'.")
 
 
 class Table:
@@ -305,12 +313,6 @@ def _maybe_short(values: np.ndarray, length: int) -> np.ndarray:
         few = np.abs(scaled - np.rint(scaled)) <= 1e-6 * scaled
     size = np.abs(values)
     return ((size < 10.0**length) & few) | (size < 1e-4) | (size >= 2.0**53)
-
-
-def _taken(cells: Any, rows: np.ndarray) -> Any:
-    import pyarrow as pa
-
-    return cells.filter(pa.array(rows)) if rows.dtype == bool else cells.take(pa.array(rows, pa.int64()))
 
 
 def no_column(

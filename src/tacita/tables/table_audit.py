@@ -1,8 +1,12 @@
 """Audit a table's training in one run: train again with canaries, and publish no model.
 
 The second training has the settings, purchases, noise and queries of the first, a ledger of its own, and no key on
-disk: its randomness lives in this process alone. The trained model is dropped; the ledger, its statement and the result
-stay. An audit that is killed cannot be resumed; what it spent stands in its ledger.
+disk: its randomness lives in this process alone. The trained model is dropped; the ledger, its statement and the
+result stay. An audit that is killed cannot be resumed; what it spent stands in its ledger.
+
+Canary rows are rows that an attacker could add to a table, with cells at the edges of what the encoder accepts. They
+follow from the encoder, which is public, and from random bits that belong to no row. Nothing about them depends on
+the table.
 """
 
 from dataclasses import dataclass, field, replace
@@ -16,19 +20,29 @@ from torch import Tensor
 from tacita._files import replace_durably
 from tacita.ledger import Statement, statement
 from tacita.oracles import Records
-from tacita.random import Randomness
+from tacita.random import Randomness, Stream
 from tacita.runs.folder import RunFolder
 from tacita.runs.run_lifecycle import RunLifecycle
 from tacita.runs.sealed_run import TEXT
 from tacita.tables import held_out_score as score
 from tacita.tables import rules
-from tacita.tables.canaries import crafted
+from tacita.tables.encoding import Encoder
+from tacita.tables.features import (
+    ArrayPiece,
+    BinsPiece,
+    CategoryPiece,
+    ClassTarget,
+    NumberPiece,
+    NumberTarget,
+    ScatteringPiece,
+)
 from tacita.tables.models import check_model, loss_fn
 from tacita.tables.plan import TablePlan
 from tacita.tables.preprocessing import Preprocessing
 from tacita.tables.run_list import record
 from tacita.tables.settings import TableSettings
 from tacita.tables.source import check_additive, declared_schema, open_source, private_rows, unit_in_words
+from tacita.tables.table import ArrayColumn, Column, NumberColumn, Table, TextColumn
 from tacita.tables.table_statement import list_purchases
 from tacita.tables.table_task import Say, TableTask
 from tacita.testing.one_run.attacks import Attack, FinalLoss, GradientMatch, OwnParameter
@@ -135,14 +149,14 @@ class _Audit:
 
     def run(self, *, confidence: float, guesses: int | None) -> OneRunAudit:
         task = self.task
-        rows = task.deal(None)
+        table = task.capped()
         sessions = task.register()
-        self.preprocessing = preprocessing = task.preprocess(rows, sessions)
-        kept = task.encoded(rows, preprocessing).kept
+        self.preprocessing = preprocessing = task.preprocess(table, sessions)
+        kept = task.encoded(table, None, preprocessing).kept
         records = replace(task.records(kept), dataset=kept.whole(), rows=np.arange(kept.num_rows))
         with private_rows("putting the canaries in"):
             trial, candidates = self._trial(preprocessing, records)
-        state = task.state(trial.model, trial.loss_fn, trial.records, preprocessing=preprocessing, sessions=sessions)
+        state = task.state(preprocessing, trial.records, sessions, trial.model, trial.loss_fn)
         attack = self._attack(state.oracle, trial, candidates)
         average = state.average
         task.say(f"training with {self.canaries} canaries among the rows, each of them included by a fair coin")
@@ -217,3 +231,62 @@ def _check_kind(kind: str, attack: str, settings: TableSettings) -> None:
         raise ValueError("attack must be white_box with planted canaries, which show in no loss but their own.")
     if settings.sweep is not None:
         raise ValueError("sweep must be left out of the configuration: an audit covers one training.")
+
+
+NOBODY = "no such value"  # a cell that no encoder knows
+
+
+def crafted(encoder: Encoder, rows: int, stream: Stream) -> Table:
+    """Make rows with random cells at the edges and a random target, which no model of the table can know beforehand.
+
+    A number is its lower bound, its upper bound or a value in between, with equal chance. A category is any of its
+    values or an unknown one. An array has the lower or the upper bound in each place. The target is any class, or
+    either bound.
+
+    Args:
+        encoder: Knows the columns and what they hold.
+        rows: The number of rows.
+        stream: Random bits that serve these rows alone.
+
+    Example:
+        >>> from tacita.random import Randomness
+        >>> answer = ClassTarget(column="ill", classes=("no", "yes"))
+        >>> age = NumberPiece(column="age", lower=18.0, upper=90.0, centre=50.0, scale=20.0)
+        >>> encoder = Encoder(pieces=(age,), target=answer, missing=("",))
+        >>> table = crafted(encoder, 100, Randomness.insecure(0).key.stream("rows"))
+        >>> features = encoder.encode(table).features
+        >>> tuple(features.shape), features.min().item(), features.max().item()
+        ((100, 1), -1.600000023841858, 2.0)
+    """
+    draw = np.random.default_rng(np.frombuffer(stream.bytes(32), dtype=np.uint64))
+    columns: dict[str, Column] = {}
+    for piece in encoder.pieces:  # a column may have two pieces, a number and its frequent values: take the number
+        if piece.column not in columns or isinstance(piece, NumberPiece | BinsPiece):
+            columns[piece.column] = _cells(piece, rows, draw)
+    if encoder.target is not None:
+        columns[encoder.target.column] = _answers(encoder.target, rows, draw)
+    return Table(columns, np.ones(rows, dtype=bool))
+
+
+def _cells(
+    piece: NumberPiece | BinsPiece | CategoryPiece | ArrayPiece | ScatteringPiece, rows: int, draw: np.random.Generator
+) -> Column:
+    if isinstance(piece, NumberPiece):
+        inside = draw.uniform(piece.lower, piece.upper, rows)
+        storage = "number" if piece.date_format is None else "date"
+        edge = np.where(draw.random(rows) < 0.5, piece.lower, piece.upper)
+        return NumberColumn(np.where(draw.random(rows) < 2 / 3, edge, inside), storage=storage)
+    if isinstance(piece, BinsPiece):
+        edges = np.array([0.0, np.nan, *piece.edges])
+        return NumberColumn(edges[draw.integers(0, len(edges), rows)])
+    if isinstance(piece, CategoryPiece):
+        values = (*piece.values, NOBODY)
+        return TextColumn.of(values[i] for i in draw.integers(0, len(values), rows))
+    return ArrayColumn(np.where(draw.random((rows, *piece.shape)) < 0.5, piece.lower, piece.upper))
+
+
+def _answers(target: ClassTarget | NumberTarget, rows: int, draw: np.random.Generator) -> Column:
+    if isinstance(target, NumberTarget):
+        return NumberColumn(np.where(draw.random(rows) < 0.5, target.lower, target.upper))
+    classes = target.classes or (NOBODY,)  # without a known class no row counts, and no canary does
+    return TextColumn.of(classes[i] for i in draw.integers(0, len(classes), rows))

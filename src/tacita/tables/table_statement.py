@@ -6,13 +6,14 @@ Every number of the guarantee comes from the ledger.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tacita.ledger import Ledger, Statement, statement
 from tacita.ledger.text_lines import names_in_words
 from tacita.ledger.verdict import NOTHING_LEARNED
+from tacita.runs.run_facts import data_fingerprint
 from tacita.tables import rules, run_list
-from tacita.tables.disclosure import FILES_POLICY, columns_field, not_anonymised
 from tacita.tables.encoding import Encoder
 from tacita.tables.features import NumberTarget
 from tacita.tables.lost_rows import lost_rows
@@ -40,12 +41,13 @@ EXTRAS = (
 UNKNOWN = "unknown"  # the prediction of a model without a class
 NOISE_OF = "one count; its ratio to what a unit can add is that of the session"
 MOST_NAMED = 10  # columns that a line on the way names; the statement names all
-IF_ANY = ("selection", "chosen_among", "dataset", "about", "public_losses")  # ... if they apply
+IF_ANY = ("selection", "chosen_among", "dataset", "about", "data_fingerprint", "public_losses")  # ... if they apply
 PRIVATE_RELEASES = (
     "the weights in model.safetensors",
     "what preprocessing.json says of the columns and the target (kinds, bounds, categories, classes, counts)",
     "in the statement: headline, rows, num_units, columns, task, lr, what purchases released, holdout_score, and "
     "caveats on columns, classes, rows that contribute nothing, and delta",
+    "data_fingerprint, if there is one, under a key that whoever made the run keeps",
     "fingerprints of queries in ledger.jsonl, under a key that is deleted, and the hashes that cover any of these",
 )
 
@@ -93,6 +95,9 @@ def make_statement(
         "chosen_among": settings.chosen_among,
         "dataset": dataset,
         "about": dict(settings.about) or None,
+        "data_fingerprint": None
+        if settings.fingerprint_key is None
+        else data_fingerprint(settings.fingerprint_key, run["id"], settings.data),
     }
     return statement(
         ledger,
@@ -332,3 +337,52 @@ def no_run(stated: Mapping[str, Any]) -> bool:
     """Return whether a selection made no run, so that there is no model."""
     selection = stated.get("selection")
     return isinstance(selection, Mapping) and selection.get("result") == "none"
+
+
+FILES_POLICY: dict[str, list[str]] = {
+    "may_leave": [
+        "model.safetensors",
+        "preprocessing.json",
+        "config.toml (with the path of the table)",
+        "statement.txt",
+        "statement.json",
+        "ledger.jsonl",
+        "ledger.head.json",
+        "signatures.jsonl",
+    ],
+    "never": [
+        "the table itself",
+        "the folder private/ (key, checkpoints, encoded rows), which is removed when the run is finished",
+        "what tacita predict, check and schema write about rows",
+    ],
+}
+
+STAYS_PERSONAL = (
+    "The table: a run changes nothing in it, and it stays as personal as it was.",
+    "Predictions: tacita predict writes the rows that it is given as they are, with a prediction beside each.",
+    "What is declared: names of columns, file format, and all that options or a schema state are published as given.",
+)
+
+
+def columns_field(settings: TableSettings, preprocessing: Preprocessing, unit: str | None) -> dict[str, list[str]]:
+    """Return the statement's field ``columns``: which are used, and which are not and why. All of it was bought or
+    declared."""
+    encoder = preprocessing.encoder
+    found = {
+        "used": list(encoder.columns(with_target=False)),
+        "target": [] if encoder.target is None else [encoder.target.column],
+        "without_signal": list(encoder.dropped),
+        "dropped_by_option": list(settings.drop),
+        "naming_the_unit": [] if unit is None else [unit],
+    }
+    return {name: names for name, names in found.items() if names or name == "used"}
+
+
+def not_anonymised(settings: TableSettings) -> list[str]:
+    """List what the guarantee of a run does not protect."""
+    words: list[str] = [*STAYS_PERSONAL]
+    if settings.test_file is not None:
+        words.append(f"The rows of {Path(settings.test_file).name}, declared public: their exact score is published.")
+    if settings.non_private_holdout:
+        words.append("The held-out rows of the table: their exact score is published, outside the guarantee.")
+    return words

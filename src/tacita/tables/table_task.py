@@ -29,7 +29,7 @@ from tacita.tables import rules
 from tacita.tables.additive import FilteredSteps, row_weight, start
 from tacita.tables.dry_run import what_survives
 from tacita.tables.encoded_file import EncodedFile
-from tacita.tables.encoded_rows import CappedRows, EncodedRows, encode_rows
+from tacita.tables.encoded_rows import EncodedRows, encode_rows
 from tacita.tables.encoder_rules import make_additive_encoder, make_encoder, public_rows
 from tacita.tables.encoding import Encoded, Encoder
 from tacita.tables.features import NumberTarget
@@ -45,6 +45,7 @@ from tacita.tables.shapes import mean_shift
 from tacita.tables.source import TableSource, private_rows
 from tacita.tables.survey import Survey
 from tacita.tables.table import Table
+from tacita.tables.table_file import TableFile
 from tacita.tables.table_oracle import make_table_oracle
 from tacita.tables.table_statement import PREPROCESSING, Selected, classes_as_given, make_statement, what_was_bought
 from tacita.tables.units import cap_rows
@@ -84,20 +85,20 @@ class TableTask:
 
     def go(self, test: Table | None) -> None:
         """Do all the work, from the rows to the statement; ``test`` is a table that the user declares public."""
-        rows = self.deal(test)
+        table = self.capped()
         sessions = self.register()
-        preprocessing = self.preprocess(rows, sessions)
-        state, found = self.trained(self.encoded(rows, preprocessing), preprocessing, sessions)
+        preprocessing = self.preprocess(table, sessions)
+        state, found = self.trained(self.encoded(table, test, preprocessing), preprocessing, sessions)
         self.write(state.model.state_dict(), preprocessing, found)
 
-    def deal(self, test: Table | None) -> CappedRows:
-        """Drop each person's rows beyond the cap, and put the public table beside the private one."""
+    def capped(self) -> TableFile:
+        """Return the private table, without each person's rows beyond the cap."""
         schema, table = self.source.schema, self.source.table
-        if schema.unit is not None:
-            key = self.randomness.session_key(SPLIT)
-            with private_rows("dealing out the rows"):
-                table = cap_rows(table, schema.unit, schema.max_rows_per_unit or 1, schema.missing, key)
-        return CappedRows(table, test)
+        if schema.unit is None:
+            return table
+        key = self.randomness.session_key(SPLIT)
+        with private_rows("dealing out the rows"):
+            return cap_rows(table, schema.unit, schema.max_rows_per_unit or 1, schema.missing, key)
 
     @property
     def public_settings(self) -> dict[str, Any]:
@@ -120,13 +121,13 @@ class TableTask:
             self.say(words)
         return sessions
 
-    def preprocess(self, rows: CappedRows, sessions: Sessions) -> Preprocessing:
+    def preprocess(self, table: TableFile, sessions: Sessions) -> Preprocessing:
         """Buy what is not declared, or read it in a resumed run.
 
         Raises:
             TacitaError: What was bought shows that there is nothing to train on.
         """
-        preprocessing = self._bought(rows, sessions)
+        preprocessing = self._bought(table, sessions)
         if (why := nothing_to_train_on(preprocessing, self.source)) is not None:
             spent = rounded_up(self.ledger.epsilon_spent(self.settings.delta))
             raise TacitaError(
@@ -136,7 +137,7 @@ class TableTask:
             )
         return preprocessing
 
-    def _bought(self, rows: CappedRows, sessions: Sessions) -> Preprocessing:
+    def _bought(self, table: TableFile, sessions: Sessions) -> Preprocessing:
         """Buy what is not declared, and write it down before the training starts; in a resumed run, read it."""
         path = self.folder.path / PREPROCESSING
         if path.exists():
@@ -144,7 +145,7 @@ class TableTask:
                 raise LedgerError(f"{self.ledger!r} does not match the run: it lacks the purchases that were made.")
             return Preprocessing.load(path)
         schema = self.source.schema
-        purchases = TablePurchases(self.source, rows.table, self.plan, sessions, self.randomness)
+        purchases = TablePurchases(self.source, table, self.plan, sessions, self.randomness)
         found = purchases.survey(purchases.rows_and_task())
         model, encoder = self._model(found)
         spec = ModelSpec.of(model, self.plan.training.width, encoder)
@@ -167,10 +168,11 @@ class TableTask:
         by_row = self.plan.purchases.total_mu / self.plan.purchases.max_rows_per_unit
         return name, make_encoder(source.schema, found, columns=source.names, total_mu=by_row)
 
-    def encoded(self, rows: CappedRows, preprocessing: Preprocessing) -> EncodedRows:
+    def encoded(self, table: TableFile, test: Table | None, preprocessing: Preprocessing) -> EncodedRows:
         """Turn all rows into features and targets, in files, and hold some of them out by coin."""
         return encode_rows(
-            rows,
+            table,
+            test,
             preprocessing.encoder,
             self.source.schema,
             key=self.randomness.session_key(SPLIT),
@@ -197,7 +199,7 @@ class TableTask:
     ) -> tuple[TrainingState, dict[str, Any]]:
         """Train, then score; return the trained state and the statement's fields of the score."""
         records = self.records(encoded.kept)
-        state = self.ready(preprocessing, records, sessions)
+        state = self.state(preprocessing, records, sessions)
         self._train(state, records, preprocessing, encoded.public)
         return state, self._score(state, preprocessing, encoded, sessions)
 
@@ -209,11 +211,6 @@ class TableTask:
             max_rows_per_unit=self.plan.purchases.max_rows_per_unit,
         )
 
-    def ready(self, preprocessing: Preprocessing, records: Records, sessions: Sessions) -> TrainingState:
-        """Return the training before its first query."""
-        loss = loss_fn(preprocessing.encoder.task)
-        return self.state(self.untrained(preprocessing), loss, records, preprocessing=preprocessing, sessions=sessions)
-
     def untrained(self, preprocessing: Preprocessing) -> nn.Module:
         """Return the model with its first weights."""
         model = preprocessing.model.build(self.randomness.session_key("model").stream("first weights").seed())
@@ -222,13 +219,22 @@ class TableTask:
         return model
 
     def state(
-        self, model: nn.Module, loss: LossFn, records: Records, *, preprocessing: Preprocessing, sessions: Sessions
+        self,
+        preprocessing: Preprocessing,
+        records: Records,
+        sessions: Sessions,
+        model: nn.Module | None = None,
+        loss: LossFn | None = None,
     ) -> TrainingState:
-        """Return what trains ``model`` on ``records`` by the settings: oracle, optimizer and average."""
+        """Return what trains a model on ``records`` by the settings: oracle, optimizer and average.
+
+        Model and loss are the run's own if they are not given.
+        """
         training, settings = self.plan.training, self.settings
+        model = self.untrained(preprocessing) if model is None else model
         oracle = make_table_oracle(
             model,
-            loss,
+            loss or loss_fn(preprocessing.encoder.task),
             records,
             self.plan,
             ledger=self.ledger,

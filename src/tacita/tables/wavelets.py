@@ -4,10 +4,15 @@ Place: images -> [features.scattering] -> tables, or the data of an oracle. The 
 Source: Bruna and Mallat (2013), https://arxiv.org/abs/1203.1513; Tramèr and Boneh (2021), "Differentially Private
 Learning Needs Better Features", https://arxiv.org/abs/2011.11660, for private training and for the normalisation by
 groups. The coefficients and their order are those of kymatio (Andreux et al., 2020) and are tested against its numbers.
+
+The filters are Morlet wavelets in Fourier space, and the Gaussian average as matrices: Section 2.1 of Bruna and Mallat,
+with the settings of Oyallon and Mallat (2015), https://arxiv.org/abs/1412.8659. Typical sizes of the coefficients come
+from pictures that no data set holds: the amplitude of a natural picture falls with its frequency f as 1 / f (Field,
+1987, "Relations between the statistics of natural images and the response properties of cortical cells").
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -16,7 +21,6 @@ import torch
 from torch import Tensor
 
 from tacita import _validate
-from tacita.tables.morlet import at_resolution, average, morlet
 
 LARGEST_SIDE = 1024  # pixels
 EPSILON = 1e-5  # added to the variance of a group, as in torch.nn.GroupNorm
@@ -202,3 +206,115 @@ def _thinned(transform: Tensor, every: int) -> Tensor:
         return transform
     *lead, height, width = transform.shape
     return transform.reshape(*lead, every, height // every, every, width // every).mean((-4, -2))
+
+
+WIDTH = 0.8  # standard deviation of the finest wavelet, in pixels
+FREQUENCY = 3 * math.pi / 4  # its centre frequency, in radians a pixel
+PERIODS = range(-2, 3)  # repetitions of a filter that are added up: a Fourier transform sees an image as periodic
+
+
+def morlet(shape: tuple[int, int], scale: int, angle: float, slant: float) -> np.ndarray:
+    r"""Return the Fourier transform of a Morlet wavelet, real, of the given shape.
+
+    .. math:: \psi(u) = \frac{s}{2 \pi \sigma^2} e^{-u^T K u} (e^{i \xi \cdot u} - \beta), \quad
+        \sigma = 0.8 \cdot 2^j, \quad |\xi| = \tfrac{3 \pi}{4} 2^{-j},
+
+    where :math:`K` has the eigenvalues :math:`1 / 2 \sigma^2` along ``angle`` and :math:`s^2 / 2 \sigma^2` across it,
+    and :math:`\beta` makes the mean of the wavelet zero.
+
+    Args:
+        shape: Height and width in pixels.
+        scale: The scale j; the wavelet is about 2^j pixels wide.
+        angle: Direction of the wave, in radians.
+        slant: The ratio s of the two widths.
+    """
+    sigma, frequency = WIDTH * 2**scale, FREQUENCY / 2**scale
+    cos, sin = math.cos(angle), math.sin(angle)
+
+    def envelope(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        along, across = cos * x + sin * y, cos * y - sin * x
+        return slant * np.exp(-(along**2 + slant**2 * across**2) / (2 * sigma**2)) / (2 * math.pi * sigma**2)
+
+    wave = _periodic(shape, lambda x, y: envelope(x, y) * np.exp(1j * frequency * (cos * x + sin * y)))
+    mean = _periodic(shape, envelope)
+    return np.fft.fft2(wave - wave.sum() / mean.sum() * mean).real
+
+
+def at_resolution(transform: np.ndarray, halvings: int) -> np.ndarray:
+    """Return the Fourier transform of a filter for an image whose sides were halved: its low frequencies."""
+    for axis, size in enumerate(transform.shape):
+        positive = size >> (halvings + 1)
+        negative = (size >> halvings) - positive
+        kept = np.r_[0:positive, size - negative : size]
+        transform = transform.take(kept, axis)
+    return transform
+
+
+def average(size: int, num_scales: int, halvings: int) -> np.ndarray:
+    """Return the matrix that averages one side of an image over about 2^``num_scales`` pixels, and thins it out.
+
+    Shape (size / 2^num_scales - 2, size / 2^halvings), for a padded side of ``size`` pixels that was halved
+    ``halvings`` times; the two outermost averages are left out, because they are of the padding. The average of an
+    image in both directions is ``rows @ image @ columns.T``, since a round Gaussian is a product.
+    """
+    sigma = WIDTH * 2 ** (num_scales - 1)
+    places = np.arange(size)
+    bell = sum(np.exp(-((places + period * size) ** 2) / (2 * sigma**2)) for period in PERIODS)
+    kernel = np.fft.ifft(at_resolution(np.fft.fft(bell / (math.sqrt(2 * math.pi) * sigma)), halvings)).real
+    small = size >> halvings
+    step = 1 << (num_scales - halvings)
+    rows = np.arange(step, small - step, step)
+    return kernel[(rows[:, None] - np.arange(small)[None, :]) % small]
+
+
+def _periodic(shape: tuple[int, int], value: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
+    """Return the sum of ``value`` over all repetitions of a grid of pixels."""
+    x, y = np.meshgrid(*map(np.arange, shape), indexing="ij")
+    return sum((value(x + i * shape[0], y + k * shape[1]) for i in PERIODS for k in PERIODS), np.zeros(shape))
+
+
+PICTURES = 64
+SPREAD = 0.25  # standard deviation of their pixels around 0.5; images have values in [0, 1]
+
+
+def typical_sizes(transform: Scattering) -> Tensor:  # (channels,)
+    r"""Return the typical size of each channel of scattering features: a public scale, made without data.
+
+    It is the root mean square of the channel over 64 synthetic grey pictures, whose amplitudes fall with the frequency
+    f as 1 / f as those of photographs do, rounded to two digits. The channels of natural images have sizes that differ
+    by a factor of some hundred; over these scales they are all of order 1, so that one threshold and one noise serve
+    all: see ``scale`` of :class:`~tacita.MomentsOracle`.
+
+    Guarantee: the numbers depend on the settings of the transform alone, so that they cost no privacy.
+
+    Args:
+        transform: The transform whose features are to be scaled.
+
+    Returns:
+        Shape (channels,), float32, above 0.
+
+    Example:
+        >>> sizes = typical_sizes(Scattering(shape=(28, 28)))
+        >>> sizes.shape, bool((sizes > 0).all()), bool(sizes.max() > 100 * sizes.min())
+        (torch.Size([81]), True, True)
+    """
+    channels, height, width = transform.channels_first
+    squares = torch.zeros(transform.feature_shape[0], dtype=torch.float64)
+    for picture in _pictures(height, width):
+        grey = torch.from_numpy(picture).expand(channels, height, width)
+        if len(transform.shape) == 2:
+            image = grey[0]
+        else:
+            image = grey if transform.shape == (channels, height, width) else grey.permute(1, 2, 0)
+        squares += transform(image).double().square().mean((1, 2))
+    sizes = (squares / PICTURES).sqrt().tolist()
+    return torch.tensor([float(f"{max(size, 1e-6):.2g}") for size in sizes])
+
+
+def _pictures(height: int, width: int) -> np.ndarray:
+    """Return synthetic pictures with values in [0, 1], float32, always the same ones."""
+    frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.fftfreq(width)[None, :])
+    frequency[0, 0] = 1 / math.sqrt(height * width)
+    white = np.random.RandomState(0).standard_normal((PICTURES, height, width))  # a stream that NumPy keeps as it is
+    pink = np.fft.ifft2(np.fft.fft2(white) / frequency).real
+    return np.clip(0.5 + SPREAD * pink / pink.std(), 0, 1).astype(np.float32)

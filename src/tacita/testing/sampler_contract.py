@@ -62,6 +62,9 @@ def check_sampler(sampler: Sampler) -> None:
     as_sampler(sampler)
     rows, law = sampler.num_records, sampler.law
     assert isinstance(law, SamplingLaw), f"law must be a SamplingLaw, got {type(law).__name__}."
+    assert hasattr(law, "words"), (
+        'law must name its kind of sampling in a class attribute: words = "Poisson sampling", say.'
+    )
     if rows > MOST_ROWS or sampler.queries_per_epoch > MOST_QUERIES:
         raise ValueError("sampler must have at most 200 records and 200 queries an epoch to be checked.")
     _check_settings(sampler)
@@ -155,7 +158,7 @@ def _check_refused(sampler: Sampler, query: int, rows: int, what: str) -> None:
         sampler.draw(query, _coins(0), rows)
     except ValueError:
         return
-    raise AssertionError(f"draw must raise ValueError for {what}.")
+    raise AssertionError(f"draw must raise ValueError for {what}. Let it begin with self._check_draw(query, num_rows).")
 
 
 def _check_epochs(sampler: Sampler, rows: int) -> None:

@@ -293,3 +293,20 @@ def test_a_class_that_is_defined_again_where_it_was_is_no_other():
     define()
     again = define()
     assert Event.kinds["DefinedAgain"] is again
+
+
+class NoDataclass(acc.SamplingLaw):
+    words = "Plain"
+
+    def describe(self):
+        return "Plain"
+
+    def assumptions(self, relation):
+        return ()
+
+
+def test_a_law_that_no_ledger_can_hold_is_refused_in_words():
+    with pytest.raises(TypeError, match="NoDataclass must be a frozen dataclass: ledgers hold its fields"):
+        acc.GaussianSumEvent(
+            relation="add_or_remove_one", sampling=NoDataclass(), max_contribution=(1.0,), noise_std=(1.0,)
+        ).to_dict()

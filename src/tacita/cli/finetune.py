@@ -1,0 +1,102 @@
+"""The commands ``tacita finetune`` and ``tacita generate``: from private texts to an adapter, and its use."""
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from tacita.cli.outputs import check_file, exit_code, say_written
+from tacita.cli.train import FLAT, About
+from tacita.finetune.settings import Files, FinetuneSettings
+
+FLAG = Parameter(negative=())
+NOTHING_SAID = About()
+
+
+def finetune(
+    model: Path,
+    data: Path,
+    /,
+    *,
+    settings: Annotated[FinetuneSettings, FLAT],
+    about: Annotated[About, FLAT] = NOTHING_SAID,
+    quiet: Annotated[bool, FLAG] = False,
+    dry_run: Annotated[bool, FLAG] = False,
+) -> int:
+    """Fine-tune a language model on private texts: an adapter that PEFT loads, with its statement, under a seal.
+
+    To continue a run that was stopped, repeat the same command.
+
+    Example: tacita finetune models/gpt2 letters.jsonl --epsilon 8 --delta 1e-6 --rows 20000 --output runs/letters
+
+    Args:
+        model: Folder of the model, in the format of transformers; nothing is fetched.
+        data: The texts: JSON lines with messages, with prompt and completion, or with text; compressed if .gz.
+        quiet: Show no progress on standard error.
+        dry_run: Print the plan and an estimate of its time; read no record, spend and write nothing.
+    """
+    from tacita.finetune.text_run import Prepared
+    from tacita.finetune.text_run import finetune as run_it
+    from tacita.ledger.verdict import verdict
+
+    files = Files(model, data, {name: value for name, value in asdict(about).items() if value is not None})
+    if dry_run:
+        from tacita.finetune.looking import plan_in_words
+
+        print(plan_in_words(Prepared.of(files, settings)), end="")
+        return 0
+    try:
+        run = run_it(files, settings, progress=not quiet)
+    except (Exception, KeyboardInterrupt) as error:
+        error.add_note("To continue the training where it stopped, repeat the same command.")
+        raise
+    print(run.statement, end="")
+    if not quiet:
+        say_written(f"{settings.output}; tacita generate {settings.output} --prompt TEXT uses the model")
+    return exit_code(verdict(run.fields))
+
+
+def generate(
+    run: Path,
+    /,
+    *,
+    prompt: str | None = None,
+    file: Path | None = None,
+    output: Annotated[Path | None, Parameter(name=("--output", "-o"))] = None,
+    base: Path | None = None,
+    max_new_tokens: int = 128,
+    temperature: float = 0.0,
+) -> int:
+    """Let a fine-tuned model go on after a prompt. Costs no privacy; prompts are not covered, and may come out.
+
+    A run in which something was changed since it was finished is refused, and so is another base model.
+
+    Example: tacita generate runs/letters --prompt "Dear"
+
+    Args:
+        run: Folder of a finished run.
+        prompt: The prompt.
+        file: JSON lines with a prompt each, in place of --prompt; goes with --output.
+        output: File to write: the same lines, with a completion each.
+        base: Folder of the base model, if it is no longer where the training had it.
+        max_new_tokens: Most tokens of an answer.
+        temperature: 0 for the likeliest token; above, tokens are drawn.
+    """
+    from tacita._files import replace_durably
+    from tacita.finetune import generation
+
+    if (prompt is None) == (file is None) or (file is None) != (output is None):
+        raise ValueError("give --prompt TEXT, or --file FILE with --output FILE.")
+    check_file("output", output)
+    loaded = generation.load(run, base)
+    print("prompts are not covered by the guarantee: what is typed in may come out.", file=sys.stderr)
+    if prompt is not None:
+        print(generation.generate(*loaded, prompt, max_new_tokens=max_new_tokens, temperature=temperature))
+    elif file is not None and output is not None:
+        lines = file.read_text(encoding="utf-8").splitlines()
+        said = generation.completed(*loaded, lines, max_new_tokens=max_new_tokens, temperature=temperature)
+        replace_durably(output, "".join(said).encode())
+        say_written(output)
+    return 0

@@ -1,0 +1,42 @@
+"""The model card of an adapter, from the statement of its run: no number is typed twice."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tacita.finetune.settings import FinetuneSettings
+from tacita.ledger.text_lines import rounded_up
+
+CAVEATS = (
+    "What the base model was trained on is not covered.",
+    "Prompts that are typed into the model are not covered: what is typed in comes out.",
+    "Copies of a text under another record or person are other records: each is protected alone.",
+)
+
+
+def card(fields: Mapping[str, Any], settings: FinetuneSettings, base: str) -> str:
+    """Return the card as Markdown, with the head that hubs read."""
+    epsilon = fields.get("epsilon")
+    bound = f"epsilon <= {rounded_up(epsilon)}" if isinstance(epsilon, int | float) else "no epsilon"
+    said = fields.get("about") if isinstance(fields.get("about"), Mapping) else {}
+    unit, relation = fields.get("privacy_unit"), fields.get("neighboring_relation")
+    head = ["---", f"base_model: {base}", f"library_name: {'peft' if settings.train == 'lora' else 'transformers'}"]
+    head += ["pipeline_tag: text-generation", "tags:", "- differential-privacy", "---", ""]
+    lines = [
+        f"# {base}, fine-tuned with differential privacy",
+        "",
+        f"**{fields.get('verdict', 'no verdict')}**: {bound} at delta {fields.get('delta')}, {unit}, {relation}.",
+        "",
+        f"* Trained: {settings.train}, {settings.epochs:g} expected passes, clipping threshold "
+        f"{settings.max_grad_norm:g}, {settings.max_tokens} tokens a record.",
+        *(f"* {str(name).capitalize().replace('_', ' ')}: {value}" for name, value in dict(said or {}).items()),
+        "* Score: none was bought.",
+        "",
+        "## Caveats",
+        "",
+        *(f"* {words}" for words in (*fields.get("caveats", ()), *CAVEATS)),
+        "",
+        "The folder above this one holds the ledger and the statement. `tacita statement FOLDER` verifies both, and "
+        "every file here, against the ledger's seal.",
+        "",
+    ]
+    return "\n".join([*head, *lines])

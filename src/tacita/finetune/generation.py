@@ -1,0 +1,81 @@
+"""Use a fine-tuned model: loaded from its sealed run onto the base that it was trained on. Costs no privacy."""
+
+import json
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tacita.errors import TacitaError
+from tacita.finetune import base_model
+from tacita.finetune.settings import CONFIG
+from tacita.runs.sealed_run import SealedRun
+
+
+def load(folder: str | Path, base: str | Path | None = None) -> tuple[Any, Any]:
+    """Return model and tokenizer of a finished run, as plain objects of PEFT and transformers.
+
+    Args:
+        folder: The run's folder, in which nothing was changed since.
+        base: Folder of the base model; by default the one that the training was given.
+
+    Raises:
+        TacitaError: The run is not finished, a file was changed, or the base is another one.
+    """
+    run = SealedRun.intact(folder)
+    if not run.holds(CONFIG):
+        raise TacitaError(f"{str(folder)!r} is no run of tacita finetune: it has no {CONFIG} under its seal.")
+    config = tomllib.loads(run.read(CONFIG).decode())
+    transformers = base_model.library("transformers")
+    kept = run.folder / ("adapter" if config["train"] == "lora" else "model")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(str(kept), local_files_only=True)
+    causal = transformers.AutoModelForCausalLM
+    if config["train"] == "full":
+        return causal.from_pretrained(str(kept), local_files_only=True, use_safetensors=True).eval(), tokenizer
+    place = _base(config["base"]["name"], base)
+    base_model.check_same(place, config["base_sha256"])
+    under = causal.from_pretrained(
+        str(place), dtype=getattr(torch, config["dtype"]), local_files_only=True, use_safetensors=True
+    )
+    return base_model.library("peft").PeftModel.from_pretrained(under, str(kept)).eval(), tokenizer
+
+
+def _base(name: str, given: str | Path | None) -> Path:
+    place = Path(name if given is None else given)
+    if not place.is_dir():
+        raise TacitaError(f"the base model {str(place)!r} is not here: give its folder with --base PATH.")
+    return place
+
+
+def generate(model: Any, tokenizer: Any, prompt: str, *, max_new_tokens: int = 128, temperature: float = 0.0) -> str:
+    """Return what the model says after a prompt, without the prompt; with temperature 0 always the likeliest token."""
+    ids = tokenizer(prompt, add_special_tokens=True, return_tensors="pt")
+    positions = getattr(model.config, "max_position_embeddings", None) or max_new_tokens + ids["input_ids"].shape[1]
+    max_new_tokens = max(1, min(max_new_tokens, positions - ids["input_ids"].shape[1]))
+    settings: dict[str, Any] = {"do_sample": temperature > 0} | ({"temperature": temperature} if temperature else {})
+    with torch.no_grad():
+        found = model.generate(
+            input_ids=ids["input_ids"], attention_mask=ids["attention_mask"], max_new_tokens=max_new_tokens,
+            pad_token_id=tokenizer.eos_token_id, eos_token_id=tokenizer.eos_token_id, **settings,
+        )  # fmt: skip
+    return tokenizer.decode(found[0, ids["input_ids"].shape[1] :], skip_special_tokens=True)
+
+
+def completed(model: Any, tokenizer: Any, lines: Iterable[str], **settings: Any) -> Iterator[str]:
+    """Yield JSON lines of ``prompt`` with a ``completion``.
+
+    Raises:
+        ValueError: A line has no prompt; it is named by its number.
+    """
+    for number, line in enumerate(lines, 1):
+        try:
+            fields = json.loads(line)
+            prompt = fields["prompt"]
+        except (ValueError, TypeError, KeyError):
+            raise ValueError(f"line {number} must be a JSON object with a prompt.") from None
+        if not isinstance(fields, Mapping) or not isinstance(prompt, str):
+            raise ValueError(f"line {number} must be a JSON object with a prompt.")
+        said = generate(model, tokenizer, prompt, **settings)
+        yield json.dumps({**fields, "completion": said}, ensure_ascii=False) + "\n"

@@ -1,0 +1,107 @@
+"""Before a training: what its plan is, and, for the holder of the texts alone, what is odd in them."""
+
+import time
+from math import sqrt
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from tacita.accounting import GaussianSumEvent, PoissonLaw, calibrate
+from tacita.clipping import FlatClipper
+from tacita.finetune import base_model
+from tacita.finetune.chat import ChatTemplate
+from tacita.finetune.encoding import TokenEncoder
+from tacita.finetune.records import read_records
+from tacita.finetune.text_run import Prepared
+from tacita.ledger import Ledger
+from tacita.mechanisms import GaussianMechanism
+from tacita.oracles import ClippedGradientOracle, trainable
+from tacita.sampling import FullBatchSampler, PoissonSampler
+
+RELATION = "add_or_remove_one"
+TIMED = 3  # steps on synthetic rows
+
+
+def check_texts(path: str | Path, model: str | Path, max_tokens: int) -> str:
+    """Return what is odd in a file of texts, in words. It looks at rows: for the holder of the data alone."""
+    base_model.check_folder(Path(model))
+    tokenizer = base_model.open_tokenizer(Path(model))
+    chat = None if tokenizer.chat_template is None else ChatTemplate(tokenizer)
+    encoder = TokenEncoder(tokenizer=tokenizer, max_tokens=max_tokens, chat=chat)
+    lines = readable = cut = 0
+    lengths: list[int] = []
+    for line in read_records(path):
+        lines += 1
+        found = encoder.encode(line.record)
+        if found.counts:
+            readable += 1
+            lengths.append(found.length)
+            cut += found.length > encoder.max_tokens
+    words = ["NOT PRIVATE: this looks at the rows, for the holder of the data.", "", f"{lines} lines"]
+    words.append(f"{lines - readable} contribute nothing: no JSON object of one of the three forms, or no target in it")
+    if lengths:
+        points = np.percentile(lengths, [5, 50, 95, 100], method="higher").astype(int)
+        words.append(
+            "tokens a record: "
+            + ", ".join(f"{point} at {q} %" for point, q in zip(points, (5, 50, 95, 100), strict=True))
+        )
+        words.append(f"{cut} records are cut at {encoder.max_tokens} tokens; --max-tokens {points[2]} keeps 95 % whole")
+    return "\n".join(words) + "\n"
+
+
+def plan_in_words(prepared: Prepared) -> str:
+    """Return the plan of a run, in words: no record is read, and nothing is spent."""
+    settings = prepared.settings
+    n = settings.rows
+    batch = settings.batch or max(min(n, 256), n // 50)
+    sampler = PoissonSampler(expected_batch_size=batch, num_records=n)
+    steps = sampler.queries_for(settings.epochs)
+    weights = sum(p.numel() for p in trainable(prepared.model).values())
+    noise = noise_multiplier(settings.epsilon, settings.delta, sampler, steps)
+    ratio = batch / (noise * sqrt(weights))
+    seconds = _seconds(prepared)
+    physical = min(settings.physical_batch, batch)
+    length = prepared.encoder.max_tokens
+    words = [
+        f"{steps:,} steps of {batch:g} records, as expected (rate {batch / n:.4g}), {batch * length:,.0f} tokens each",
+        f"{weights:,} weights are trained; the noise multiplier is {noise:.4g}",
+        f"signal to noise of a step: {ratio:.3g}, the longest mean of clipped gradients over the length of the noise. "
+        "Below 1 a step alone is mostly noise: more records, a larger batch, a lower rank or a larger epsilon raise it",
+        f"about {seconds * batch / physical * steps / 60:.1f} minutes here, by {TIMED} steps on synthetic rows",
+        "no record was read, and nothing was spent",
+    ]
+    return "\n".join(words) + "\n"
+
+
+def noise_multiplier(epsilon: float, delta: float, sampler: PoissonSampler, steps: int) -> float:
+    """Return the noise over the threshold that the run will have."""
+
+    def event(multiplier: float) -> GaussianSumEvent:
+        law = PoissonLaw(sampler.sample_rate)
+        return GaussianSumEvent(relation=RELATION, sampling=law, max_contribution=(1.0,), noise_std=(multiplier,))
+
+    return calibrate(event, RELATION, epsilon, delta, queries=steps)
+
+
+def _seconds(prepared: Prepared) -> float:
+    """Return the time of one physical batch, in seconds."""
+    count, length = prepared.settings.physical_batch, prepared.encoder.max_tokens
+    ids = torch.randint(len(prepared.encoder.tokenizer), (count, length))
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
+    oracle = ClippedGradientOracle(
+        prepared.model,
+        prepared.losses,
+        batch,
+        ledger=Ledger(neighboring_relation=RELATION, privacy_unit="a synthetic row"),
+        sampler=FullBatchSampler(num_records=count),
+        clipper=FlatClipper(max_grad_norm=prepared.settings.max_grad_norm),
+        mechanism=GaussianMechanism(noise_multiplier=1.0),
+        planned_queries=TIMED,
+    )
+    times = []
+    for _ in range(TIMED):
+        start = time.perf_counter()
+        oracle.query(trainable(prepared.model))
+        times.append(time.perf_counter() - start)
+    return min(times)

@@ -1,0 +1,133 @@
+"""The settings of ``tacita finetune``. All of them are public."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from tacita import _validate
+from tacita.tables.settings import check_delta, toml_value
+
+CONFIG = "config.toml"
+LR = {"lora": 2e-3, "full": 5e-4}  # docs/defaults.md
+
+PRIVACY = Parameter(group="The guarantee", negative=())
+TEXTS = Parameter(group="The texts", negative=())
+TRAINING = Parameter(group="The training", negative=())
+RUN = Parameter(group="The run", negative=())
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneSettings:
+    """What ``tacita finetune`` is told.
+
+    Attributes:
+        epsilon: The epsilon of the whole run.
+        delta: Its delta; choose it well below 1 / rows.
+        rows: The public number of records, or of persons with --unit-field (a guess). It sets rate and divisor.
+        unit_field: The key of a line that names the person; a person's records are then clipped once, together.
+        rows_per_query: Number of records that a step reads of a person that it draws; 1 above epsilon 4, else 4.
+        privacy_unit: Whom the guarantee protects, in your words, for the statement.
+        hardened: Close attacks on floating-point noise, rounded or discrete.
+        max_tokens: Length of all records in tokens; the smaller of 512 and the model's positions by default.
+        cut: What a long record loses: prompt (its left; a quarter of the length stays) or end.
+        mask_prompt: Train on completions and what the assistant says alone, which is the default.
+        messages: Take part with records that hold messages, which is the default; it needs a chat template.
+        template: File with a chat template (Jinja) in place of the tokenizer's own.
+        train: lora, an adapter, or full, all weights.
+        rank: Rank of the adapter.
+        alpha: Its scale; twice the rank by default.
+        targets: Its modules: all-linear, or names separated by commas.
+        loss: mean or sum over a record's own targets; the sum is divided by half of the length.
+        epochs: Passes over the data, in expectation.
+        batch: Expected number of records (persons) in a step; max(min(n, 256), n / 50) by default.
+        physical_batch: Records in memory at once; changes no value.
+        max_grad_norm: Clipping threshold.
+        lr: Step size of AdamW, 2e-3 for lora and 5e-4 for full; it falls linearly after 5 % of the steps.
+        dropout: Dropout of the model.
+        dtype: Type of the frozen base: float32 or bfloat16.
+        public_validation: A file of the same form that you declare public: its loss is shown along the way.
+        patience: Stop when that loss has not improved so many times in a row.
+        output: Folder of the run, new or empty.
+        seed: Derive all coins and noise from this number, to repeat a demonstration. NOT PRIVATE.
+    """
+
+    epsilon: Annotated[float, PRIVACY]
+    delta: Annotated[float, PRIVACY]
+    rows: Annotated[int, PRIVACY]
+    unit_field: Annotated[str | None, PRIVACY] = None
+    rows_per_query: Annotated[int | None, PRIVACY] = None
+    privacy_unit: Annotated[str | None, PRIVACY] = None
+    hardened: Annotated[Literal["rounded", "discrete"] | None, PRIVACY] = None
+    max_tokens: Annotated[int | None, TEXTS] = None
+    cut: Annotated[Literal["prompt", "end"], TEXTS] = "prompt"
+    mask_prompt: Annotated[bool, Parameter(group="The texts", negative="--no-mask-prompt")] = True
+    messages: Annotated[bool, Parameter(group="The texts", negative="--no-messages")] = True
+    template: Annotated[str | None, TEXTS] = None
+    train: Annotated[Literal["lora", "full"], TRAINING] = "lora"
+    rank: Annotated[int, TRAINING] = 16
+    alpha: Annotated[float | None, TRAINING] = None
+    targets: Annotated[str, TRAINING] = "all-linear"
+    loss: Annotated[Literal["mean", "sum"], TRAINING] = "mean"
+    epochs: Annotated[float, TRAINING] = 5.0
+    batch: Annotated[float | None, TRAINING] = None
+    physical_batch: Annotated[int, TRAINING] = 16
+    max_grad_norm: Annotated[float, TRAINING] = 0.1
+    lr: Annotated[float | None, TRAINING] = None
+    dropout: Annotated[float, TRAINING] = 0.0
+    dtype: Annotated[Literal["float32", "bfloat16"], TRAINING] = "float32"
+    public_validation: Annotated[str | None, TRAINING] = None
+    patience: Annotated[int | None, TRAINING] = None
+    output: Annotated[str, RUN]
+    seed: Annotated[int | None, RUN] = None
+
+    def __post_init__(self) -> None:
+        _validate.positive("epsilon", self.epsilon)
+        _validate.delta("delta", self.delta)
+        for name in ("rows", "rank", "physical_batch"):
+            _validate.count(name, getattr(self, name))
+        for name in ("rows_per_query", "patience"):
+            if getattr(self, name) is not None:
+                _validate.count(name, getattr(self, name))
+        _validate.positive("epochs", self.epochs)
+        _validate.positive("max_grad_norm", self.max_grad_norm)
+        check_delta(self.delta, self.rows, False)
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be in [0, 1), got {self.dropout!r}.")
+        if self.patience is not None and self.public_validation is None:
+            raise ValueError("patience needs public_validation, whose loss ends the run: give both or neither.")
+        if self.rows_per_query is not None and self.unit_field is None:
+            raise ValueError("rows_per_query needs unit_field, which names the persons: give both or neither.")
+
+    @property
+    def step_size(self) -> float:
+        """The step size: as given, or by the public rule."""
+        return LR[self.train] if self.lr is None else self.lr
+
+    def to_toml(self, **more: Mapping[str, str]) -> str:
+        """Return the file ``config.toml`` of a run, with more tables by name; its folder may be moved."""
+        given = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "output"}
+        lines = [f"{name} = {toml_value(value)}\n" for name, value in given.items() if value is not None]
+        for title, table in more.items():
+            lines += [
+                f"\n[{title}]\n",
+                *(f"{toml_value(name)} = {toml_value(value)}\n" for name, value in table.items()),
+            ]
+        return "".join(lines)
+
+
+@dataclass(frozen=True)
+class Files:
+    """The two files of the command line.
+
+    Attributes:
+        model: Folder of the pre-trained model, in the format of transformers.
+        data: The private texts, JSON lines.
+        about: What the statement says as given.
+    """
+
+    model: Path
+    data: Path
+    about: dict[str, Any] = field(default_factory=dict)

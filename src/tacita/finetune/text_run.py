@@ -1,0 +1,171 @@
+"""Fine-tune a model on private texts: from two paths to an adapter under a seal, in one folder."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
+
+from tacita._files import make_folder
+from tacita.finetune import base_model
+from tacita.finetune.card import card
+from tacita.finetune.chat import ChatTemplate
+from tacita.finetune.encoding import EncodedTexts, TokenEncoder
+from tacita.finetune.losses import sequence_losses
+from tacita.finetune.records import read_records
+from tacita.finetune.settings import CONFIG, Files, FinetuneSettings
+from tacita.random import Randomness
+from tacita.runs.folder import RunFolder
+from tacita.runs.run_lifecycle import RunLifecycle
+from tacita.runs.sealed_run import STATEMENT, TEXT
+from tacita.tables.source import private_rows
+from tacita.training.finished_run import Run
+from tacita.training.fit import fit
+from tacita.training.public_loss import EarlyStop
+
+WARM_UP = 0.05  # share of the steps over which the step size rises
+
+
+@dataclass(frozen=True)
+class TextRun:
+    """A finished run: its folder, and its statement in words and as JSON values."""
+
+    folder: Path
+    statement: str
+    fields: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What is public about a run before any record is read: settings, encoder, model and the name of its base."""
+
+    settings: FinetuneSettings
+    encoder: TokenEncoder
+    model: nn.Module
+    base: Path
+
+    @classmethod
+    def of(cls, files: Files, settings: FinetuneSettings) -> "Prepared":
+        """Open the base, its tokenizer and its template.
+
+        Raises:
+            ValueError: One of them cannot be trained; the message says why.
+        """
+        config = base_model.check_folder(files.model)
+        settings = replace(settings, max_tokens=base_model.length(config, settings.max_tokens))
+        tokenizer = base_model.open_tokenizer(files.model, settings.template)
+        assert settings.max_tokens is not None
+        encoder = TokenEncoder(
+            tokenizer=tokenizer, max_tokens=settings.max_tokens, cut=settings.cut, mask_prompt=settings.mask_prompt,
+            chat=ChatTemplate(tokenizer) if settings.messages else None,
+        )  # fmt: skip
+        return cls(settings, encoder, base_model.open_model(files.model, settings), files.model)
+
+    @property
+    def losses(self) -> Callable:
+        """One loss a record."""
+        settings = self.settings
+        divisor = self.encoder.max_tokens / 2 if settings.loss == "sum" else None
+        return sequence_losses(settings.loss, divisor=divisor)
+
+    @property
+    def base_name(self) -> str:
+        """The base as the user typed it, without the folders of this machine."""
+        return self.base.name if self.base.is_absolute() else str(self.base)
+
+    def export(self, run: Run, folder: Path) -> None:
+        """Write adapter or model, tokenizer, card and settings."""
+        name = "adapter" if self.settings.train == "lora" else "model"
+        kept: Any = self.model
+        if name == "adapter":
+            kept.peft_config["default"].base_model_name_or_path = self.base_name
+        kept.save_pretrained(str(folder / name), safe_serialization=True)
+        self.encoder.tokenizer.save_pretrained(str(folder / name))
+        (folder / name / "README.md").write_text(card(run.statement.to_json(), self.settings, self.base_name))
+        about = {"name": self.base_name, "lora_seed": str(base_model.LORA_SEED)}
+        config = self.settings.to_toml(base=about, base_sha256=base_model.hashes(self.base))
+        (folder / CONFIG).write_text(config, encoding="utf-8")
+
+
+def finetune(
+    files: Files, settings: FinetuneSettings, *, progress: bool = False, randomness: Randomness | None = None
+) -> TextRun:
+    """Fine-tune ``files.model`` on ``files.data`` so that the run is (epsilon, delta)-differentially private.
+
+    A run that was killed at any instant goes on when this is called again with the same settings and files.
+
+    Raises:
+        ValueError: A setting, the model or its template cannot be used; the message names the way out.
+        DataStructureError: The file cannot be read. What its lines hold never raises.
+        ResumeError: The folder holds a finished run, or one with other settings, data or base.
+    """
+    if randomness is None and settings.seed is not None:
+        randomness = Randomness.insecure(settings.seed)
+    folder = RunFolder(settings.output)
+    if folder.tidying:  # a killed process had written everything, and only its private files are left
+        run = RunLifecycle.start(folder, argument="output")
+        run.sealed_run()
+        run.finish()
+        return _of(folder.path)
+    prepared = Prepared.of(files, settings)
+    own = prepared.settings
+    beside = folder.path.absolute().parent
+    make_folder(beside)
+    rows, units = _encoded(prepared.encoder, files.data, beside, own.unit_field)
+    public = None if own.public_validation is None else _public(prepared.encoder, own.public_validation, beside)
+    fit(
+        prepared.model,
+        prepared.losses,
+        rows,
+        target_epsilon=own.epsilon,
+        target_delta=own.delta,
+        epochs=own.epochs,
+        num_records=own.rows,
+        expected_batch_size=own.batch,
+        max_grad_norm=own.max_grad_norm,
+        optimizer=lambda params: torch.optim.AdamW(params, lr=own.step_size, weight_decay=0.0),
+        scheduler=warmed_up,
+        units=units if own.unit_field is not None else None,
+        rows_per_query=own.rows_per_query,
+        privacy_unit=own.privacy_unit,
+        about=files.about,
+        folder=settings.output,
+        public_data=public,
+        early_stop=None if own.patience is None else EarlyStop(patience=own.patience),
+        publish="exported",
+        export=prepared.export,
+        hardened=own.hardened or False,
+        max_physical_batch_size=own.physical_batch,
+        progress=progress,
+        randomness=randomness,
+    )
+    return _of(folder.path)
+
+
+def warmed_up(optimizer: torch.optim.Optimizer, steps: int) -> LambdaLR:
+    """Return a schedule: up to the step size over the first 5 % of the steps, then down to 0 in a line."""
+    rise = max(1, round(WARM_UP * steps))
+    return LambdaLR(optimizer, lambda made: min((made + 1) / rise, (steps - made) / max(steps - rise, 1)))
+
+
+def _encoded(
+    encoder: TokenEncoder, path: Path, folder: Path, unit_field: str | None
+) -> tuple[EncodedTexts, list[str | None]]:
+    rows = EncodedTexts(encoder, folder)
+    with private_rows("encoding the texts"):
+        return rows, rows.extend(read_records(path, unit_field))
+
+
+def _public(encoder: TokenEncoder, path: str, folder: Path) -> dict[str, torch.Tensor]:
+    rows, _ = _encoded(encoder, Path(path), folder, None)
+    return rows.fetch(np.arange(len(rows)), 0)
+
+
+def _of(folder: Path) -> TextRun:
+    words = (folder / TEXT).read_bytes().decode()
+    return TextRun(folder, words, json.loads((folder / STATEMENT).read_bytes()))

@@ -1,0 +1,103 @@
+"""A model card of a finished run, in Markdown: what the statement says, in the order that readers of models expect.
+
+Source: Mitchell et al. (2019), Model Cards for Model Reporting, https://arxiv.org/abs/1810.03993. Its sections on
+people (factors, ethical considerations) have what the run knows, and say what it does not.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tacita.ledger.run_sections import (
+    GIVEN,
+    NOT_VERIFIED,
+    epsilon_in_words,
+    files_in_words,
+    other_runs_in_words,
+    risk_in_words,
+    rows_in_words,
+    score_in_full,
+)
+from tacita.ledger.sections import NEIGHBOURS
+from tacita.ledger.text_lines import in_words, names_in_words
+from tacita.ledger.verdict import Verdict
+
+NOT_GIVEN = "not given"
+
+
+def model_card(fields: Mapping[str, Any], weighed: Verdict, name: str) -> str:
+    """Return the card of a run as Markdown. All of it is in the statement: the card adds no claim.
+
+    Args:
+        fields: The statement's fields.
+        weighed: What the run comes to.
+        name: What the model is called: the name of the run's folder.
+    """
+    about, run = _mapping(fields.get("about")), _mapping(fields.get("run"))
+    dataset, relation = _mapping(fields.get("dataset")), fields.get("neighboring_relation")
+    score = fields.get("holdout_score")
+    columns = _mapping(fields.get("columns"))
+    sections = {
+        "Model details": _facts(
+            {
+                "Model": fields.get("model"),
+                "Predicts": f"{in_words(fields.get('target'))} ({in_words(fields.get('task'))})",
+                "Run": f"{run.get('id', NOT_GIVEN)}, {run.get('date', NOT_GIVEN)}",
+                "Versions": run.get("versions"),
+                GIVEN["responsible"]: about.get("responsible", NOT_GIVEN),
+                GIVEN["contact"]: about.get("contact", NOT_GIVEN),
+            }
+        ),
+        "Intended use": _facts(
+            {GIVEN[one]: about.get(one, NOT_GIVEN) for one in ("purpose", "recipients", "retention")}
+        ),
+        "Training data": _facts(
+            {
+                "Data set": dataset.get("name", NOT_GIVEN),
+                GIVEN["data_period"]: about.get("data_period", NOT_GIVEN),
+                "Rows": None if fields.get("rows") is None else rows_in_words(fields["rows"]),
+                **{kind.replace("_", " ").capitalize(): names_in_words(names) for kind, names in columns.items()},
+                "Other runs": other_runs_in_words(dataset) if {"other_runs", "list"} <= set(dataset) else None,
+            }
+        ),
+        "Privacy": _facts(
+            {
+                "Verdict": weighed.in_words(),
+                "Epsilon": f"{epsilon_in_words(weighed)}, at delta {fields.get('delta')}",
+                "For whom": fields.get("privacy_unit"),
+                "Neighbours": f"{relation}: {NEIGHBOURS[relation]}" if relation in NEIGHBOURS else relation,
+                "Risk": risk_in_words(fields, weighed),
+                "Conditions that nobody enforces": fields.get("conditions") or None,
+                "SHA-256 of the ledger": fields.get("ledger_sha256"),
+            }
+        ),
+        "Evaluation": _listed([score_in_full(score)] if score is not None else ["No score was computed."]),
+        "Caveats and recommendations": _listed([fields.get("headline"), *(fields.get("caveats") or ())]),
+        "What is not anonymised": _listed(fields.get("not_anonymised") or ["Nothing was said."]),
+        "What is not known": _listed(
+            [
+                "Scores by group of people: none were bought. Clipping and noise may cost rare groups more.",
+                f"Not verified: {NOT_VERIFIED[0].lower()}{NOT_VERIFIED[1:]}",
+            ]
+        ),
+        "Files": _facts(files_in_words(fields)),
+    }
+    body = "\n".join(f"\n## {title}\n\n{text}" for title, text in sections.items() if text)
+    return f"# Model card: {_plain(name)}\n{body}\n"
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _facts(entries: Mapping[str, Any]) -> str:
+    return _listed(f"**{name}**: {_plain(in_words(value))}" for name, value in entries.items() if value is not None)
+
+
+def _listed(entries: Iterable[Any]) -> str:
+    return "\n".join(f"- {one if one.startswith('**') else _plain(one)}" for one in entries if one)
+
+
+def _plain(text: str) -> str:
+    """Return a text that is no markup in Markdown, and stays on its line."""
+    escaped = "".join(f"\\{one}" if one in "\\`*_[]<>#|" else one for one in text)
+    return " ".join(escaped.split())

@@ -1,0 +1,198 @@
+"""From a model's folder and a file of texts to a sealed adapter that plain PEFT loads; killed, resumed, tampered."""
+
+import json
+import socket
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+import tacita
+from tacita.finetune import generation
+from tacita.finetune.settings import Files, FinetuneSettings
+from tacita.finetune.text_run import Prepared, finetune
+from tacita.runs.checkpoint import load as checkpoint
+from tacita.runs.folder import RunFolder
+from tacita.tables import check_run
+
+transformers = pytest.importorskip("transformers")
+peft = pytest.importorskip("peft")
+
+TEMPLATE = (
+    "{% for m in messages %}<|turn|>{{m['role']}}\n{{m['content']}}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|turn|>assistant\n{% endif %}"
+)
+RECORDS = [
+    {"text": "hello world"},
+    {"prompt": "say a", "completion": "aaa"},
+    {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "b"}]},
+    3,
+]
+
+
+def tokenizer():
+    import tokenizers
+
+    made = tokenizers.Tokenizer(tokenizers.models.BPE())
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = tokenizers.decoders.ByteLevel()
+    letters = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    marks = ["<|end|>", "<|turn|>"]
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=270, initial_alphabet=letters, special_tokens=marks)
+    made.train_from_iterator(["hello world"], trainer)
+    found = transformers.PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|end|>")
+    found.chat_template = TEMPLATE
+    return found
+
+
+def base(folder, seed=0):
+    torch.manual_seed(seed)
+    words = tokenizer()
+    size = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2)
+    config = transformers.LlamaConfig(
+        vocab_size=len(words), max_position_embeddings=32, num_key_value_heads=2, **size
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    words.save_pretrained(folder)
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A working folder with a model ``m`` and texts of 20 persons; whoever opens a socket fails."""
+    monkeypatch.chdir(tmp_path)
+    base("m")
+    lines = [
+        json.dumps({**one, "who": row // 2} if isinstance(one, dict) else one) for row in range(10) for one in RECORDS
+    ]
+    Path("d.jsonl").write_text("\n".join(lines))
+
+    def refused(*_, **__):
+        raise AssertionError("a socket was opened")
+
+    monkeypatch.setattr(socket, "socket", refused)
+    return tmp_path
+
+
+FILES = Files(Path("m"), Path("d.jsonl"), {"purpose": "to answer letters"})
+
+
+def run(output, seed=5, **changes):
+    given = {"epsilon": 8.0, "delta": 1e-3, "rows": 40, "batch": 10.0, "epochs": 1.0, "rank": 2}
+    return finetune(FILES, FinetuneSettings(**{**given, "output": output, "seed": seed, **changes}))
+
+
+def scores(model):
+    with torch.no_grad():
+        return model(input_ids=torch.arange(10)[None]).logits
+
+
+@pytest.mark.parametrize("train", ["lora", "full"])
+def test_what_was_trained_is_sealed_and_loads_in_its_own_library(train, place):
+    run("a", train=train)
+    assert not check_run("a").faults
+    model, words = generation.load("a")
+    if train == "lora":
+        under = transformers.AutoModelForCausalLM.from_pretrained("m")
+        own = peft.PeftModel.from_pretrained(under, "a/adapter")
+    else:
+        own = transformers.AutoModelForCausalLM.from_pretrained("a/model")
+    assert torch.equal(scores(own.eval()), scores(model))
+    assert not torch.equal(scores(model), scores(transformers.AutoModelForCausalLM.from_pretrained("m")))
+    assert isinstance(generation.generate(model, words, "hello", max_new_tokens=3), str)
+    kept = [path for path in Path("a").rglob("*") if path.is_file()]
+    assert not any(str(place).encode() in path.read_bytes() for path in kept)
+    assert {path.name for path in Path("a").iterdir()} == {
+        "adapter" if train == "lora" else "model", "config.toml", "ledger.jsonl", "ledger.head.json", "statement.json",
+        "statement.txt",
+    }  # fmt: skip
+
+
+def test_every_file_of_the_adapter_is_under_the_seal(place):
+    run("a")
+    for path in [*Path("a/adapter").iterdir(), Path("a/config.toml")]:
+        before = path.read_bytes()
+        path.write_bytes(before + b" ")
+        assert check_run("a").faults, path.name
+        with pytest.raises(tacita.TacitaError):
+            generation.load("a")
+        path.write_bytes(before)
+    assert not check_run("a").faults
+
+
+def test_another_base_is_refused(place):
+    run("a")
+    base("other", seed=1)
+    with pytest.raises(tacita.TacitaError, match=r"differs from the one trained on \(model.safetensors\): give --base"):
+        generation.load("a", "other")
+    Path("m").rename("moved")
+    with pytest.raises(tacita.TacitaError, match="give its folder with --base"):
+        generation.load("a")
+    generation.load("a", "moved")
+
+
+class KilledError(Exception):
+    """Stands for the end of the process."""
+
+
+@pytest.mark.parametrize("after", [1, 3])
+def test_a_killed_run_goes_on_and_ends_with_the_same_bits(after, place, monkeypatch):
+    run("whole")
+    step, made = torch.optim.AdamW.step, []
+
+    def killed(self, *given):
+        made.append(1)
+        if len(made) > after:
+            raise KilledError
+        return step(self, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.optim.AdamW, "step", killed)
+        with pytest.raises(KilledError):
+            run("a")
+    held, _ = checkpoint(RunFolder("a").checkpoint)
+    assert all(".lora_" in name for name, value in held["model"].items() if value.numel() > 100)
+    run("a")
+    assert (
+        Path("a/adapter/adapter_model.safetensors").read_bytes()
+        == Path("whole/adapter/adapter_model.safetensors").read_bytes()
+    )
+    assert not Path("a/private").exists()
+
+
+def test_a_run_that_was_sealed_is_tidied(place, monkeypatch):
+    def killed(self):
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "finish", killed)
+        with pytest.raises(KilledError):
+            run("a")
+    assert run("a").fields["about"] == {"purpose": "to answer letters"}
+    assert not Path("a/private").exists()
+
+
+def test_persons_are_clipped_once(place):
+    found = run("a", rows=5, batch=2.0, unit_field="who", delta=1e-3, privacy_unit="one person")
+    assert found.fields["privacy_unit"] == "one person"
+    assert any("of a drawn user's rows each query draws 1 anew" in words for words in found.fields["chosen_by_tacita"])
+
+
+def test_public_texts_show_their_loss(place):
+    Path("public.jsonl").write_text(json.dumps(RECORDS[0]))
+    found = run("a", public_validation="public.jsonl", patience=3)
+    assert found.fields["public_losses"]
+
+
+def test_dropout_is_that_of_the_settings(place):
+    settings = FinetuneSettings(epsilon=8.0, delta=1e-3, rows=40, output="a", rank=2)
+    assert all(
+        part.p == 0 for part in Prepared.of(FILES, settings).model.modules() if isinstance(part, torch.nn.Dropout)
+    )
+
+
+def test_embeddings_and_heads_are_no_part_of_an_adapter(place):
+    with pytest.raises(ValueError, match="leave embeddings and the head out"):
+        run("a", targets="embed_tokens")
