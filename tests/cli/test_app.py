@@ -82,7 +82,9 @@ def test_schema_and_check(table, tacita_command) -> None:
     looked = tacita_command("check", "table.csv")
     assert looked.out.startswith("NOT PRIVATE")
     assert "too many or too few cells" in looked.out
-    assert "too many or too few cells" in tacita_command("check", "table.csv", "--schema", "draft.toml").out
+    by_schema = tacita_command("check", "table.csv", "--schema", "draft.toml").out
+    assert "too many or too few cells" in by_schema
+    assert "--multiline reads quoted line breaks" in by_schema
 
 
 @pytest.mark.parametrize(

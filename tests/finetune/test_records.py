@@ -41,7 +41,7 @@ HOSTILE = [
 @pytest.mark.parametrize("line", GOOD)
 def test_a_line_is_read_by_its_own_keys(line):
     form, turns = GOOD[line]
-    assert read_line(line.encode()).record == records.Record(form, tuple(Turn(*turn) for turn in turns))
+    assert read_line(line.encode()).record == records.TextRecord(form, tuple(Turn(*turn) for turn in turns))
 
 
 @pytest.mark.parametrize("line", HOSTILE, ids=range(len(HOSTILE)))

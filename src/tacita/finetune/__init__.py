@@ -1,6 +1,6 @@
 """Private fine-tuning of language models: from a model and a file of texts to an adapter under a seal.
 
-    lines -> Record -> TokenEncoder ──> EncodedTexts ──> fit, one loss a record ──┃──> adapter, statement, seal
+    lines -> TextRecord -> TokenEncoder -> EncodedTexts ──> fit, one loss a record ──┃──> adapter, statement, seal
 
 Records and tokens are private. Settings, templates, lengths and the base model are public.
 """

@@ -1,6 +1,6 @@
 """Records as tokens of one public length. What becomes of a record follows from the record and public settings alone.
 
-line ──read_line──> Record ──TokenEncoder──> Tokens ──> EncodedTexts, a data set in a file without a name
+line ──read_line──> TextRecord ──TokenEncoder──> Tokens ──> EncodedTexts, a data set in a file without a name
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tacita import _validate
 from tacita.finetune.chat import ChatTemplate
-from tacita.finetune.records import Line, Record
+from tacita.finetune.records import Line, TextRecord
 from tacita.tables.mapped_rows import MappedRows
 
 IGNORED = -100  # the label of a position that is no target
@@ -78,7 +78,7 @@ class TokenEncoder:
         begin, written = self.tokenizer.bos_token_id, self.tokenizer("a")["input_ids"]
         object.__setattr__(self, "_begin", [begin] if begin is not None and [*written[:1]] == [begin] else [])
 
-    def encode(self, record: Record | None) -> Tokens:
+    def encode(self, record: TextRecord | None) -> Tokens:
         """Return the tokens of a record; of one without a target, none."""
         if record is None:
             return NOTHING
@@ -92,7 +92,7 @@ class TokenEncoder:
         found = Tokens(ids, targets, length)
         return found if found.counts else NOTHING
 
-    def _written(self, record: Record) -> tuple[list[int], list[bool]]:
+    def _written(self, record: TextRecord) -> tuple[list[int], list[bool]]:
         """Return prompt and completion, or a text, with the begin token, if the model has one, and the end token."""
         ids, targets = [*self._begin], [False] * len(self._begin)
         for turn in record.turns:
@@ -108,7 +108,7 @@ class TokenEncoder:
         text = text[:most] if from_left else text[-most:]
         return list(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
 
-    def _messages(self, record: Record) -> tuple[list[int], list[bool]]:
+    def _messages(self, record: TextRecord) -> tuple[list[int], list[bool]]:
         if self.chat is None or sum(len(turn.content) for turn in record.turns) > _LETTERS * self.max_tokens:
             return [], []
         try:

@@ -25,7 +25,7 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class Record:
+class TextRecord:
     """One line.
 
     Attributes:
@@ -46,7 +46,7 @@ class Line:
         unit: The person whose it is, as JSON, if the field that names persons is there and holds a text or an integer.
     """
 
-    record: Record | None
+    record: TextRecord | None
     unit: str | None = None
 
 
@@ -83,9 +83,8 @@ def read_line(line: bytes, unit_field: str | None = None) -> Line:
     """Read one line by its own keys: ``messages`` first, then ``prompt`` and ``completion``, then ``text``.
 
     Example:
-        >>> read_line(b'{"prompt": "2 + 2 =", "completion": " 4", "who": 7}', "who")
-        Line(record=Record(form='pair', turns=(Turn(role='user', content='2 + 2 ='),
-        Turn(role='assistant', content=' 4'))), unit='7')
+        >>> read_line(b'{"prompt": "2 + 2 =", "completion": " 4", "who": 7}', "who")  # doctest: +ELLIPSIS
+        Line(record=TextRecord(form='pair', turns=(Turn(...='2 + 2 ='), Turn(...=' 4'))), unit='7')
         >>> read_line(b'{"text": 4}').record is None
         True
     """
@@ -100,19 +99,19 @@ def read_line(line: bytes, unit_field: str | None = None) -> Line:
     return Line(_record(fields), unit)
 
 
-def _record(fields: dict[str, Any]) -> Record | None:
+def _record(fields: dict[str, Any]) -> TextRecord | None:
     if "messages" in fields:
         given = fields["messages"]
         turns = [_turn(one) for one in given] if isinstance(given, list) else []
         known = tuple(turn for turn in turns if turn is not None)
-        return Record("messages", known) if known and len(known) == len(turns) else None
+        return TextRecord("messages", known) if known and len(known) == len(turns) else None
     if "prompt" in fields and "completion" in fields:
         prompt, completion = fields["prompt"], fields["completion"]
         if not (_is_text(prompt) and _is_text(completion)):
             return None
-        return Record("pair", (Turn("user", prompt), Turn("assistant", completion)))
+        return TextRecord("pair", (Turn("user", prompt), Turn("assistant", completion)))
     text = fields.get("text")
-    return Record("text", (Turn("assistant", text),)) if _is_text(text) else None
+    return TextRecord("text", (Turn("assistant", text),)) if _is_text(text) else None
 
 
 def _turn(given: Any) -> Turn | None:

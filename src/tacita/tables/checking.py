@@ -38,11 +38,12 @@ def check(table: Table, schema: Schema) -> Report:
     require_columns(table.names, schema.reading.delimiter)
     schema.check_structure(table)
     findings = list(structure(table, schema))
+    way = "" if schema.reading.multiline else "; of a CSV, --multiline reads quoted line breaks"
     lines, first = ("record", 1) if schema.reading.multiline else ("line", 1 + schema.reading.header)
     findings += list(
         _where(
             "records",
-            "that are no row of this table (too many or too few cells, or stray quotes): they count for nothing",
+            f"that are no row of this table (too many or too few cells, or stray quotes{way}): they count for nothing",
             ~table.valid,
             lines,
             first,

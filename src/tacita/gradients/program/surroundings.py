@@ -31,6 +31,7 @@ SEED_SET = (
 
 
 def mode_stacks() -> tuple[list[Any], list[Any]]:
+    """Return the function modes and the dispatch modes that are on, the innermost last."""
     return _get_current_function_mode_stack(), _get_current_dispatch_mode_stack()
 
 
