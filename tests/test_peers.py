@@ -78,9 +78,7 @@ def tacita_epsilon(sampler: Sampler) -> float:
 def test_shuffled_batches_are_not_accounted_as_poisson():
     assert opacus_epsilon(poisson=False) == pytest.approx(opacus_epsilon(poisson=True), rel=1e-6)
     poisson = tacita_epsilon(tacita.PoissonSampler(sample_rate=BATCH / ROWS, num_records=ROWS))
-    shuffled = tacita_epsilon(
-        tacita.ShuffledEpochsSampler(batches_per_epoch=ROWS // BATCH, num_records=ROWS, assignment="coin")
-    )
+    shuffled = tacita_epsilon(tacita.AllocatedSampler(batches_per_epoch=ROWS // BATCH, num_records=ROWS))
     assert shuffled > 1.5 * poisson
 
 
