@@ -56,11 +56,6 @@ def orders(stream: Stream, num_rows: int, runs: int, *, offset: int = 0) -> np.n
     return np.argsort(np.argsort(words, axis=1, kind="stable"), axis=1)
 
 
-def batches_by_coin(stream: Stream, num_rows: int, runs: int, num_batches: int, *, offset: int = 0) -> np.ndarray:
-    """Draw the batch of each row by its own coin, for each of many runs: (runs, num_rows)."""
-    return stream.integers(runs * num_rows, num_batches, offset).reshape(runs, num_rows)
-
-
 def slice_of(batch: int, num_rows: int, num_batches: int) -> slice:
     """Return the slice of the places i with ``i * num_batches // num_rows == batch``."""
     return slice(-(-batch * num_rows // num_batches), -(-(batch + 1) * num_rows // num_batches))
@@ -154,6 +149,8 @@ class AssignedSampler(Sampler):
         return found[batch - first].copy()
 
     def masks(self, query: int, coins: Coins, num_rows: int, runs: int) -> np.ndarray:
+        if self.assignment == "coin":  # rows that draw by themselves are those of many sessions
+            return self.mask(query, coins, runs * num_rows).reshape(runs, num_rows)
         self._check_draw(query, num_rows)
         (epoch, batch), batches = self._turn(query), self._batches
         if self.assignment == "index":
@@ -161,10 +158,6 @@ class AssignedSampler(Sampler):
             member[:, slice_of(batch, num_rows, batches)] = True
             return member
         stream, offset = coins.for_session(), epoch * EPOCH
-        key = (stream, num_rows, runs, epoch)
-        if self.assignment == "coin":
-            found = self._last.get(key, lambda: batches_by_coin(stream, num_rows, runs, batches, offset=offset))
-            return found == batch
-        place = self._last.get(key, lambda: orders(stream, num_rows, runs, offset=offset))
+        place = self._last.get((stream, num_rows, runs, epoch), lambda: orders(stream, num_rows, runs, offset=offset))
         part = slice_of(batch, num_rows, batches)
         return (place >= part.start) & (place < part.stop)

@@ -101,5 +101,6 @@ class CyclicSampler(AssignedSampler):
         return rows[stream.bernoulli_at(rows, rate)]
 
     def masks(self, query: int, coins: Coins, num_rows: int, runs: int) -> np.ndarray:
-        enter = coins.for_query(query).bernoulli(runs * num_rows, self.turn_rate).reshape(runs, num_rows)
+        rate = 1.0 if self.assignment == "coin" else self.turn_rate  # by coin, all draws come from batch
+        enter = coins.for_query(query).bernoulli(runs * num_rows, rate).reshape(runs, num_rows)
         return super().masks(query, coins, num_rows, runs) & enter

@@ -10,6 +10,7 @@ from tacita.accounting.sampling_laws import ShuffledEpochsLaw
 from tacita.sampling._assignment import AssignedSampler
 
 
+@dataclass(frozen=True, kw_only=True)
 class EpochSampler(AssignedSampler):
     """Base of the samplers whose records are assigned to batches anew in each epoch."""
 
@@ -47,9 +48,6 @@ class AllocatedSampler(EpochSampler):
         (2.5, 12)
     """
 
-    batches_per_epoch: int
-    num_records: int
-
     assignment = "coin"
 
     @property
@@ -72,9 +70,6 @@ class ShuffledEpochsSampler(EpochSampler):
         >>> ShuffledEpochsSampler(batches_per_epoch=4, num_records=10).expected_batch_size
         2.5
     """
-
-    batches_per_epoch: int
-    num_records: int
 
     assignment = "permutation"
 
