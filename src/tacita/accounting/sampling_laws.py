@@ -270,6 +270,13 @@ class AssignedLaw(GroupedLaw):
     def batches(self) -> int | None:
         """The number of batches that a record is in one of; ``None`` if it is unknown."""
 
+    def most_draws(self, queries: int) -> int:
+        return -(-queries // (self.batches or 1))
+
+    @property
+    def queries_per_epoch(self) -> int:
+        return self.batches or 1
+
     def secret_batches(self, relation: NeighboringRelation) -> int:
         return (self.batches or 1) if self.own_coin and relation != "replace_one" else 1
 
@@ -344,16 +351,7 @@ class ShuffledEpochsLaw(AssignedLaw):
         return "Random allocation, one batch an epoch" if self.own_coin else "Shuffled epochs, by permutation"
 
     def describe(self) -> str:
-        return (
-            f"{'Random allocation' if self.own_coin else 'Shuffled epochs'}, {self.batches_per_epoch} batches an epoch"
-        )
-
-    def most_draws(self, queries: int) -> int:
-        return -(-queries // self.batches_per_epoch)
-
-    @property
-    def queries_per_epoch(self) -> int:
-        return self.batches_per_epoch
+        return f"{'Random allocation' if self.own_coin else 'Shuffled epochs'}, {self.batches} batches an epoch"
 
 
 @dataclass(frozen=True)
@@ -386,15 +384,8 @@ class CyclicLaw(AssignedLaw):
     def assumptions(self, relation: NeighboringRelation) -> tuple[str, ...]:
         return (*super().assumptions(relation), "a record stays in its group for the whole session")
 
-    def most_draws(self, queries: int) -> int:
-        return -(-queries // self.batches_per_cycle)
-
     def separation(self, queries: int) -> int:
         return min(queries, self.batches_per_cycle)
-
-    @property
-    def queries_per_epoch(self) -> int:
-        return self.batches_per_cycle
 
 
 @dataclass(frozen=True)
