@@ -13,6 +13,7 @@ import torch
 import tacita
 from tacita.finetune import EncodedTexts, generation, read_records
 from tacita.finetune.losses import scored_losses
+from tacita.finetune.records import read_line
 from tacita.finetune.settings import Files, FinetuneSettings
 from tacita.finetune.text_run import Prepared, finetune
 from tacita.random import Randomness
@@ -95,6 +96,14 @@ def run(output, seed=5, **changes):
 def scores(model):
     with torch.no_grad():
         return model(input_ids=torch.arange(10)[None]).logits
+
+
+def test_records_that_are_encoded_together_are_encoded_as_alone(place):
+    texts = ["hello world", "", " ", "\0", "<|end|>", "h\u0301", "\U0001f600", "\u202e" * 200, "a" * 10_000]
+    given = [*RECORDS, *({"text": text} for text in texts), *({"prompt": text, "completion": "b"} for text in texts)]
+    records = [read_line(json.dumps(one).encode()).record for one in given]
+    encoder = Prepared.of(FILES, settings("a")).encoder
+    assert encoder.encode(records) == [encoder.encode([one])[0] for one in records]
 
 
 @pytest.mark.parametrize("train", ["lora", "full"])
