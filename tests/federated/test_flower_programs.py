@@ -32,7 +32,7 @@ def port():
 def rounds_of(federation):
     """Which clients were asked and accepted in each round, and why others were refused, as ``serve`` printed it."""
     found = re.findall(
-        r"round \d+ of \d+: accepted \[(.*?)\] of \[(.*?)\](?:, refused (.*))?", federation.said("serve.log")
+        r"round \d+ of \d+: accepted \[(.*?)\] of \[(.*?)\](?:, refused (.*?))?; ", federation.said("serve.log")
     )
     numbers = [
         [int(one) for one in text.split(", ") if one] for accepted, asked, _ in found for text in (accepted, asked)
@@ -42,7 +42,7 @@ def rounds_of(federation):
 
 def replay(federation, folder):
     """Make the run again in one process, with what was asked and accepted; return its server and clients."""
-    logs = {number: exchanges(federation.messages(number)) for number in range(4)}
+    logs = {number: exchanges(federation.messages(number)) for number in range(federation.settings.clients)}
     server = federation.settings.coordinator()
     with clients_in(folder, federation.settings) as clients:
         for number, (asked, accepted, refused) in enumerate(rounds_of(federation)):
@@ -97,6 +97,26 @@ def test_every_fault_once_and_it_is_the_run_in_the_process_bit_for_bit(tmp_path,
             multiplier = FAULTY.noise()[0].noise_multiplier
             expected = gaussian_epsilon(answered[number] ** 0.5 / multiplier, FAULTY.delta)
             assert resident.ledger.epsilon_spent(FAULTY.delta) == pytest.approx(expected)
+
+
+def test_the_server_is_killed_and_no_client_is_started_again(tmp_path, port):
+    """Both clients have messages of round 1 that are lost: what ``join`` has started goes on with the next server."""
+    go, settings = tmp_path / "go", msgspec.structs.replace(QUIET, clients=2, rounds=3, spare_messages=1)
+    with Federation(tmp_path, settings, port) as federation:
+        server = federation.serve()
+        mine = ["--superlink", federation.address, "--insecure"]
+        clients = [federation.join(0, *mine, waits=1, go=str(go)), federation.join(1, *mine)]
+        federation.wait(lambda: all(len(exchanges(federation.messages(n))) == 2 for n in range(2)), server, *clients)
+        os.killpg(server.pid, signal.SIGKILL)
+        server = federation.serve_again(*clients)
+        go.touch()
+        federation.wait(lambda: server.poll() is not None, *clients)
+        assert server.returncode == 0, federation.logs()
+        assert "it is started again" in federation.said("resident 1.log")
+        replayed, answered = replay(federation, tmp_path / "in process")
+    assert answered == {0: 4, 1: 4}
+    with np.load(tmp_path / "server" / "model.npz") as model:
+        assert {name: model[name].tolist() for name in model} == {n: x.tolist() for n, x in replayed.params.items()}
 
 
 @audit

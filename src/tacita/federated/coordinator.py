@@ -5,6 +5,7 @@ state is released; it trusts no client to be well-behaved. It knows no transport
 """
 
 import math
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,12 +57,17 @@ class RoundReport:
         asked: The clients that were asked.
         accepted: The clients whose messages were added up.
         refused: Why a client's message was refused, by client. A client that sent nothing is not in it.
+        seconds: From the broadcasts to the end of the round.
+        bytes_sent, bytes_received: Size of all broadcasts, and of all replies.
     """
 
     number: int
     asked: tuple[int, ...]
     accepted: tuple[int, ...]
     refused: dict[int, str]
+    seconds: float
+    bytes_sent: int
+    bytes_received: int
 
 
 class Coordinator:
@@ -119,6 +125,7 @@ class Coordinator:
         self._seen: dict[int, int] = {}  # by client, the highest number of a message that was read
         self._refused: dict[int, str] = {}
         self._asked: tuple[int, ...] | None = None
+        self._begun, self._bytes_sent = 0.0, 0  # of the round that is under way
         self._sent: ServerState | None = None
         self.round = 0
         if path is not None and path.exists():
@@ -158,7 +165,7 @@ class Coordinator:
             raise ValueError(f"clients must be numbers from 0 to {self.num_clients - 1}, got {asked}.")
         self._asked, self._sent = asked, self.algorithm.broadcast(self._server)
         tensors = wire_tensors(self._sent.params)
-        return {
+        sent = {
             client: to_wire(
                 Broadcast(
                     self.federation, self.round, self._accepted.get(client), self._refused.get(client, ""), tensors
@@ -166,6 +173,8 @@ class Coordinator:
             )
             for client in asked
         }
+        self._begun, self._bytes_sent = time.monotonic(), sum(map(len, sent.values()))
+        return sent
 
     def receive(self, replies: Mapping[int, bytes]) -> RoundReport:
         """End a round with the replies that arrived, by client; no bytes are no message.
@@ -193,7 +202,8 @@ class Coordinator:
         self.round += 1
         if self.path is not None:
             self._save(self.path)
-        return RoundReport(self.round - 1, asked, tuple(taken), refused)
+        seconds, received = time.monotonic() - self._begun, sum(len(replies.get(client, b"")) for client in asked)
+        return RoundReport(self.round - 1, asked, tuple(taken), refused, seconds, self._bytes_sent, received)
 
     def _message(self, client: int, reply: bytes) -> tuple[int, dict[str, Tensor]]:
         """Return number and values of a client's message; raise :class:`WireError` with the reason of a refusal."""
