@@ -37,6 +37,12 @@ def files(tmp_path, monkeypatch):
         ([*SERVE, "--minimum-clients", "-1"], "minimum_clients must be an integer >= 0, got -1"),
         ([*SERVE, "--seconds", "nan"], "seconds must be"),
         ([*SERVE, "--port", "0"], "port must be from 1 to 65535"),
+        ([*SERVE, "--model", "os:kill"], "must be a callable of your own"),
+        ([*SERVE, "--test", "federation.toml"], "must be an NPZ file"),
+        (
+            ["join", "federation.toml", "rows.npz", "--client", "1", "--output", "mine", "--model", "no:net"],
+            "PYTHONPATH",
+        ),
         (["join", "federation.toml", "rows.npz", "--client", "4", "--output", "mine"], "number must be from 0 to 3"),
         (["join", "federation.toml", "federation.toml", "--client", "1", "--output", "mine"], "must be an NPZ file"),
     ],

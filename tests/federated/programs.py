@@ -76,10 +76,10 @@ class Federation:
             [*TACITA, "serve", str(self.folder / "federation.toml"), *words], home="home", log="serve.log"
         )
 
-    def serve_again(self, *needed: Popen[bytes]) -> Popen[bytes]:
+    def serve_again(self, needed: list[Popen[bytes]], *more: str) -> Popen[bytes]:
         """Start the server in place of one that was killed, which holds the folder until it has ended."""
         while True:
-            server, before = self.serve(), self._runs()
+            server, before = self.serve(*more), self._runs()
             self.wait(lambda ended=server.poll, n=before: ended() is not None or self._runs() > n, *needed)
             if server.poll() is None:
                 return server
