@@ -131,7 +131,7 @@ def test_the_server_is_killed_and_no_client_is_started_again(tmp_path, port, mon
         federation.wait(lambda: server.poll() is not None, *clients)
         assert server.returncode == 0, federation.logs()
         assert "it is started again" in federation.said("resident 1.log")
-        network = settings.build_model("nets_of_a_test:wide")
+        network = settings.named_model("nets_of_a_test:wide")
         replayed, answered = replay(federation, tmp_path / "in process", network)
     assert answered == {0: 4, 1: 4}
     rounds = [json.loads(line) for line in (tmp_path / "server" / "rounds.jsonl").read_text().splitlines()]

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from tacita._files import make_folder
 from tacita.cli.outputs import check_folder, say_written
 
 STOP = (signal.SIGINT, signal.SIGTERM)
@@ -58,13 +57,12 @@ def serve(
         test: An NPZ file of public rows, as clients have them: after each round the share that the model has right is
             printed. These rows are not protected.
     """
-    from tacita.federated.federation import FederationSettings
     from tacita.federated.flower_processes import Security, Serving
 
     security = Security(insecure=insecure, certificate=certificate, key=key, authority=authority)
     security.of_server()
     check_folder("--output", output)
-    server = Serving(
+    Serving(
         federation=federation,
         output=output,
         host=host,
@@ -75,10 +73,7 @@ def serve(
         seconds=seconds,
         model=model,
         test=test,
-    )
-    server.check(FederationSettings.read(federation))
-    make_folder(Path(output))
-    server.run()
+    ).run()
     say_written(output)
     return 0
 
@@ -127,8 +122,8 @@ def join(
         program("flower-supernode")
     check_folder("--output", output)
     settings = FederationSettings.read(federation)
-    network = settings.build_model(model) if model else None
-    taking_part = joined(settings, settings.read_rows(data), number=client, folder=output, model=network, tell=_say)
+    given = {"number": client, "folder": output, "model": settings.named_model(model), "tell": _say}
+    taking_part = joined(settings, settings.read_rows(data), **given)
     with ExitStack() as stack:
         stopped = stack.enter_context(_signals())
         resident = stack.enter_context(taking_part)

@@ -31,7 +31,7 @@ from tacita.ledger import Ledger
 from tacita.linear import LinearSource, MultinomialLoss
 from tacita.linear.row_blocks import as_row_blocks
 from tacita.mechanisms import CalibratedGaussian, GaussianMechanism
-from tacita.oracles import GradientOracle
+from tacita.oracles import GradientOracle, trainable
 from tacita.random import Randomness
 from tacita.runs.folder import RunFolder
 from tacita.runs.run_lifecycle import RunLifecycle
@@ -39,15 +39,13 @@ from tacita.sampling import FullBatchSampler
 
 UNIT = "all data of one client"
 ROWS_AT_ONCE = 256  # of a network, in memory
-
 LossFn = Callable[[Any, Any], Tensor]  # (model, batch) -> losses (batch,)
 
 
 class FederationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A federation whose clients train a model together, each under local privacy. All of it is public.
 
-    The model is a linear classifier, or any network that the server and every client are given (:meth:`coordinator`,
-    :func:`joined`).
+    The model is a linear classifier, or any network that :meth:`coordinator` and every :func:`joined` are given.
 
     Attributes:
         name: The federation's name.
@@ -137,21 +135,21 @@ class FederationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
             raise ValueError("features and classes must be given, but with a model, a loss and records of your own.")
         return _validate.count("features", self.features), _validate.count("classes", self.classes, at_least=2)
 
-    def build_model(self, name: str | None = None) -> nn.Module:
-        """Return the first model: a linear classifier at zero, in float64, or what a callable of yours makes.
-
-        Args:
-            name: "package.module:callable", which is imported and called with ``features`` and ``classes``. torch's
-                generator has a fixed seed meanwhile.
-        """
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            if name:
-                return named_model(name, *self._classifier())
-            model = nn.Linear(*self._classifier(), dtype=torch.float64)
+    def build_model(self) -> nn.Linear:
+        """Return the linear classifier at zero, in float64."""
+        model = nn.Linear(*self._classifier(), dtype=torch.float64, device="meta").to_empty(device="cpu")
         for parameter in model.parameters():
             nn.init.zeros_(parameter)
         return model
+
+    def named_model(self, name: str) -> nn.Module | None:
+        """Import "package.module:callable" and return what it makes of ``features`` and ``classes``; ``None`` for "".
+
+        The first weights are the same whoever calls it, because torch's generator has a fixed seed meanwhile.
+        """
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return named_model(name, *self._classifier()) if name else None
 
     def load_model(self, path: str | Path, model: nn.Module | None = None) -> nn.Module:
         """Return the trained model: ``model``, by default the classifier, with the weights of the server's model.npz.
@@ -164,7 +162,7 @@ class FederationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
             DataStructureError: The file is not the model of such a federation.
         """
         model = self.build_model() if model is None else model
-        shapes = {name: (tuple(p.shape), "float64") for name, p in _trained(model).items()}
+        shapes = {name: (tuple(p.shape), "float64") for name, p in trainable(model).items()}
         says = f"path must be the model.npz of this federation, with {shapes}"
         found = read_arrays(path, says, lambda names: names)
         if {name: (x.shape, str(x.dtype)) for name, x in found.items()} != shapes:
@@ -196,7 +194,6 @@ class FederationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         """
         if model is None and loss is None:
             linear, multinomial = self.build_model(), MultinomialLoss(self._classifier()[1])
-            assert isinstance(linear, nn.Linear)
             return LinearSource(as_row_blocks(data[0]), data[1], multinomial, exact=True, model=linear), data, self.id
         model = self.build_model() if model is None else model
         if loss is None:
@@ -205,9 +202,9 @@ class FederationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         source = NetworkSource(model, loss, data, max_physical_batch_size=ROWS_AT_ONCE)
         if source.arrays is None:
             raise ValueError(f"data must be tensors or arrays in a tuple, got {type(data).__name__}.")
-        trained = _trained(model)
+        trained = trainable(model)
         shapes = [(name, str(p.dtype), list(p.shape)) for name, p in trained.items()]
-        rows = [(str(x.dtype), list(x.shape[1:])) for x in source.arrays]
+        rows = [(str(x.dtype).removeprefix("torch."), list(x.shape[1:])) for x in source.arrays]
         digest = hashlib.sha256(json.dumps([source.digest, shapes, rows]).encode())
         for name, x in [*model.named_parameters(), *model.named_buffers()]:
             if name not in trained:
@@ -240,29 +237,24 @@ class FederationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
         Args:
             path: The file of its state.
-            model: The network to train, at its first weights; by default the linear classifier.
-            loss: As in :func:`joined`.
-            record: Arrays with any rows, or none, of the shapes and dtypes of the clients' data, which the program of
-                ``model`` and ``loss`` is written down for; by default features and a label.
+            model, loss: As in :func:`joined`; the model is at its first weights.
+            record: Arrays like the clients' data, with any rows or none: their shapes and dtypes are used. By default
+                features and labels.
         """
         if record is None:
-            record = torch.zeros(1, self._classifier()[0], dtype=torch.float64), torch.zeros(1, dtype=torch.int64)
+            record = torch.zeros(0, self._classifier()[0], dtype=torch.float64), torch.zeros(0, dtype=torch.int64)
         source, _, federation = self._source(record, model, loss)
         assert source.model is not None
         return Coordinator(
             self.build_algorithm(),
             federation=federation,
-            params={name: p.detach() for name, p in _trained(source.model).items()},
+            params={name: p.detach() for name, p in trainable(source.model).items()},
             rounds=self.rounds,
             num_clients=self.clients,
             noise_std=self.noise()[1],
             false_refusals=self.false_refusals,
             path=path,
         )
-
-
-def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
-    return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
 def _cross_entropy(model: nn.Module, batch: Any, *, classes: int) -> Tensor:
@@ -274,14 +266,13 @@ def accuracy(model: nn.Module, params: Mapping[str, Tensor], features: Tensor, l
     """Return the share of rows whose label a classifier with the weights ``params`` predicts."""
     model.load_state_dict(dict(params), strict=False)
     model.eval()
-    rows = features.to(next(model.parameters()).dtype)
     with torch.no_grad():
-        right = [(model(x).argmax(dim=1) == y).sum() for x, y in zip(rows.split(1024), labels.split(1024), strict=True)]
-    return float(sum(right)) / max(len(labels), 1)
+        parts = [model(x).argmax(dim=1) for x in features.to(next(model.parameters()).dtype).split(1024)]
+    return float((torch.cat(parts) == labels).double().mean())
 
 
 def _bytes_of(array: Any) -> bytes:
-    """Return the elements of a tensor or array, in order; of a tensor without a NumPy dtype, too."""
+    """Return the elements of a tensor or array; a tensor may have a dtype that NumPy lacks."""
     if isinstance(array, Tensor):
         array = array.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
     return array.tobytes()
@@ -301,18 +292,18 @@ def joined(
 ) -> Iterator[Resident]:
     """Take part in a federation for the block, as its client ``number``; the folder takes it up again after a crash.
 
-    A network is written down as a program (docs/program.md), and only that program meets records: what cannot be
-    written down is refused. The guarantee does not depend on the model, because the message is clipped as a whole.
+    A network and its loss are written down as a program (docs/program.md), and only the program meets records. The
+    guarantee depends on neither, because the message is clipped as a whole.
 
     Args:
         settings: The federation.
-        data: Features (rows, d) and labels (rows,); with a ``loss`` any arrays that :class:`~tacita.gradients.
-            NetworkSource` takes. Their number of rows is private, and what else shapes and dtypes tell is public.
+        data: Features (rows, d) and labels (rows,); with a ``loss`` arrays with as many rows in any tuple, mapping or
+            dataclass. The number of rows is private, other axes and dtypes are public.
         number: The client's number.
         folder: Where ledger, key and checkpoint are kept: a new folder, or that of this client.
-        model: The network, the same as the server's. It depends on no private data; its weights may be others, but for
-            those that are not trained.
-        loss: ``(model, batch) -> losses`` of shape (batch,), the same as the server's; by default cross-entropy.
+        model: The server's network; by default the linear classifier. Only weights that are not trained must be equal.
+        loss: ``(model, batch) -> losses`` of shape (batch,), the server's; by default cross-entropy. Like the model it
+            depends on no private data.
         randomness: For a new client; only tests hand it in.
         tell: As in :class:`Resident`.
 

@@ -203,8 +203,9 @@ def _serve(grid: "Grid", settings: "FederationSettings", folder: "ServerFolder",
     from tacita.federated.federation import accuracy
     from tacita.federated.identity import KnownClients
 
-    model = settings.build_model(str(config.get("model", "")))
-    coordinator = settings.coordinator(folder.state, model=model if config.get("model") else None)
+    model = settings.named_model(str(config.get("model", "")))
+    coordinator = settings.coordinator(folder.state, model=model)
+    tested = settings.build_model() if model is None else model
     test = settings.read_rows(str(config["test"])) if config.get("test") else None
 
     def say(words: str) -> None:
@@ -214,7 +215,7 @@ def _serve(grid: "Grid", settings: "FederationSettings", folder: "ServerFolder",
         folder.publish(coordinator)
         refused = f", refused {done.refused}" if done.refused else ""
         accepted = f"accepted {list(done.accepted)} of {list(done.asked)}"
-        said = {} if test is None else {"test_accuracy": accuracy(model, coordinator.params, *test)}
+        said = {} if test is None else {"test_accuracy": accuracy(tested, coordinator.params, *test)}
         words = "".join(f", {share:.4f} of the test rows right" for share in said.values())
         say(f"round {done.number + 1} of {settings.rounds}: {accepted}{refused}; {done.seconds:.1f} s{words}")
         with folder.rounds.open("a") as file:

@@ -21,7 +21,6 @@ from tacita._files import make_folder, replace_durably
 from tacita.errors import TacitaError
 from tacita.federated import tied_process
 from tacita.federated.app_folder import APP
-from tacita.federated.coordinator import Coordinator
 from tacita.federated.federation import FederationSettings
 from tacita.federated.server_folder import ServerFolder
 
@@ -130,15 +129,11 @@ def kept_running(
 ) -> Iterator[Callable[[], None]]:
     """Run a SuperNode for the block, and start it again when it has ended, as it does when its server was replaced.
 
-    Between an end and the next start is a pause of a second, which doubles up to a minute while it ends within minutes.
-
-    Args:
-        command: Returns the command of each start.
-        home, log: As in :func:`running`.
-        tell: Is told when it has ended.
+    The pause before a new start doubles up to a minute, unless it ran for a minute. ``command`` returns the command of
+    a start, and ``tell`` is told of an end; the rest is as in :func:`running`.
 
     Yields:
-        A function that starts it if it is not running and the pause is over. Call it often.
+        A function that starts it if it is not running and the pause is over: call it often.
     """
     pause, due, process = FIRST_PAUSE, 0.0, None
     with ExitStack() as stack:
@@ -146,15 +141,13 @@ def kept_running(
         def look() -> None:
             nonlocal pause, due, process
             now = time.monotonic()
-            if process is not None and process.poll() is not None:
+            if process is None and now >= due:
+                process, due = stack.enter_context(running(command(), home=home, log=log)), now + LONGEST_PAUSE
+            elif process is not None and process.poll() is not None:
                 stack.close()  # ends what it has started
+                pause = FIRST_PAUSE if now > due else min(2 * pause, LONGEST_PAUSE)
                 tell(f"the SuperNode has ended, {os.fspath(log)!r} says why: it is started again in {pause:.0f} s.")
                 process, due = None, now + pause
-            elif process is not None and now > due + LONGEST_PAUSE:
-                pause = FIRST_PAUSE
-            elif process is None and now >= due:
-                process = stack.enter_context(running(command(), home=home, log=log))
-                pause, due = min(2 * pause, LONGEST_PAUSE), now
 
         yield look
 
@@ -265,12 +258,12 @@ class Serving:
             ValueError: A number is out of range, or a path cannot be told to Flower.
             TacitaError: Flower did not start, or the run ended before its last round.
         """
+        settings = FederationSettings.read(self.federation)
+        self._check(settings)
         with ServerFolder(self.output).commanded():
-            settings = FederationSettings.read(self.federation)
-            self.check(settings)
             self._run(settings, self.run_config())
 
-    def check(self, settings: FederationSettings) -> None:
+    def _check(self, settings: FederationSettings) -> None:
         """Raise if a number is out of range, or model or test rows are none: before anything is started."""
         if _validate.count("minimum_clients", self.minimum_clients, at_least=0) > settings.clients:
             raise ValueError(
@@ -278,15 +271,11 @@ class Serving:
                 f"{self.minimum_clients}."
             )
         _validate.positive("seconds", self.seconds)
-        self._coordinator(settings)
+        settings.coordinator(model=settings.named_model(self.model))
         if self.test:
             settings.read_rows(self.test)
         if not 1 <= self.port <= LAST_PORT:
             raise ValueError(f"port must be from 1 to {LAST_PORT}, got {self.port}.")
-
-    def _coordinator(self, settings: FederationSettings, path: Path | None = None) -> Coordinator:
-        model = settings.build_model(self.model) if self.model else None
-        return settings.coordinator(path, model=model)
 
     def run_config(self) -> str:
         """Return what ``flwr run`` tells the app."""
@@ -311,7 +300,8 @@ class Serving:
             for key in self.node_keys:
                 self._flwr("supernode", "register", str(Path(key).resolve()), "here")
             self._flwr("run", str(app), "here", "--stream", "--run-config", words)
-        left = self._coordinator(settings, ServerFolder(self.output).state).remaining_rounds
+        state, model = ServerFolder(self.output).state, settings.named_model(self.model)
+        left = settings.coordinator(state, model=model).remaining_rounds
         if left:
             raise TacitaError(
                 f"the run ended with {left} rounds left; {str(log)!r} says why. The same command goes on with them."
