@@ -136,7 +136,7 @@ def test_the_server_is_killed_and_no_client_is_started_again(tmp_path, port, mon
     assert answered == {0: 4, 1: 4}
     rounds = [json.loads(line) for line in (tmp_path / "server" / "rounds.jsonl").read_text().splitlines()]
     assert [one["accepted"] for one in rounds] == [[0, 1]] * 3
-    assert all(one["bytes_sent"] > 500 < one["bytes_received"] and one["seconds"] > 0 for one in rounds)
+    assert all(one["seconds"] > 0 for one in rounds)
     assert rounds[-1]["test_accuracy"] == accuracy(network, replayed.params, *rows_of(0))
     with np.load(tmp_path / "server" / "model.npz") as model:
         assert {name: model[name].tolist() for name in model} == {n: x.tolist() for n, x in replayed.params.items()}

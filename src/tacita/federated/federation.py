@@ -176,9 +176,8 @@ class FederationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         Raises:
             DataStructureError: The file is not such an NPZ file. The message quotes no value.
         """
-        columns, wanted = self._classifier()[0], ("features", "labels")
-        says = "data must be an NPZ file with features and labels"
-        rows, labels = read_arrays(path, says, lambda _: wanted).values()
+        columns, says = self._classifier()[0], "data must be an NPZ file with features and labels"
+        rows, labels = read_arrays(path, says, lambda _: ("features", "labels")).values()
         if rows.dtype.kind not in "biuf" or rows.ndim != 2 or rows.shape[1] != columns:
             raise DataStructureError(f"features must be numbers of shape (rows, {columns}).")
         if labels.dtype.kind not in "biu" or labels.shape != rows.shape[:1]:
@@ -202,13 +201,11 @@ class FederationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         source = NetworkSource(model, loss, data, max_physical_batch_size=ROWS_AT_ONCE)
         if source.arrays is None:
             raise ValueError(f"data must be tensors or arrays in a tuple, got {type(data).__name__}.")
-        trained = trainable(model)
-        shapes = [(name, str(p.dtype), list(p.shape)) for name, p in trained.items()]
         rows = [(str(x.dtype).removeprefix("torch."), list(x.shape[1:])) for x in source.arrays]
-        digest = hashlib.sha256(json.dumps([source.digest, shapes, rows]).encode())
+        digest = hashlib.sha256(json.dumps([source.digest, rows]).encode())
         for name, x in [*model.named_parameters(), *model.named_buffers()]:
-            if name not in trained:
-                digest.update(json.dumps([name, str(x.dtype), list(x.shape)]).encode() + _bytes_of(x))
+            digest.update(json.dumps([name, str(x.dtype), list(x.shape), x.requires_grad]).encode())
+            digest.update(b"" if x.requires_grad else _bytes_of(x))
         return source, source.arrays, f"{self.id} {digest.hexdigest()[:32]}"
 
     @cache  # noqa: B019 - settings are few, and small

@@ -216,8 +216,7 @@ class Serving:
         node_keys: Files of the public keys of the nodes that may take part; empty to let every node in.
         minimum_clients: Number of clients to wait for before a round; 0 for all.
         seconds: How long to wait for messages.
-        model: The name of the network's callable; empty for the linear classifier.
-        test: A file of public rows; empty for none.
+        model, test: The name of the network's callable, and a file of public rows; empty for none.
     """
 
     federation: str
