@@ -67,13 +67,13 @@ def test_a_linear_classifier_is_a_network_with_a_known_loss(tmp_path):
         server = SETTINGS.coordinator(model=network)
         with ExitStack() as stack:
             clients = {}
-            for number in range(4):
+            for number in range(2):
                 features, labels = rows_of(number)
                 given = {"number": number, "folder": tmp_path / f"{number} {network}", "model": network}
                 given["randomness"] = tacita.Randomness.insecure(number)
                 clients[number] = stack.enter_context(joined(SETTINGS, (features, 3 * labels - 1), **given))
             for _ in range(3):
-                assert exchange(clients, server).accepted == (0, 1, 2, 3)
+                assert exchange(clients, server).accepted == (0, 1)
         found.append(server.params)
     for name, closed in found[0].items():
         torch.testing.assert_close(closed, found[1][name], rtol=1e-10, atol=1e-10)
@@ -82,10 +82,10 @@ def test_a_linear_classifier_is_a_network_with_a_known_loss(tmp_path):
 
 def test_a_network_of_ones_own_learns_over_restarts_and_lost_messages(tmp_path):
     first = None
-    for t in range(6):
+    for t in range(3):
         server = server_of(path=tmp_path / "server")
         with networks_in(tmp_path) as residents:
-            for lost in ([], [t % 2]):
+            for lost in ([], [], [t % 2], []):
                 assert not exchange(residents, server, lost=lost).refused
             assert missing(server, residents) < 1e-4
         model, (x, y) = network(), records_of(0).values()
