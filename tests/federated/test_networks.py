@@ -11,6 +11,7 @@ import tacita
 from tacita.errors import ResumeError, UnsupportedModuleError
 from tacita.federated.federation import accuracy, joined
 from tacita.federated.server_folder import ServerFolder
+from tests.devices import CPU, SIMULATED, get_device
 from tests.federated.federations import SETTINGS, exchange, rows_of
 from tests.federated.test_federation import QUIET, differs_by, missing
 
@@ -98,6 +99,25 @@ def test_a_network_of_ones_own_learns_over_restarts_and_lost_messages(tmp_path):
     folder.publish(server)
     loaded = OWN.load_model(folder.model, network())
     assert all(torch.equal(p, model.state_dict()[name]) for name, p in loaded.named_parameters())
+
+
+@pytest.mark.parametrize("algorithm", ["clip21-sgdm", "clip-sgd"])
+def test_a_network_lives_on_its_own_device(tmp_path, algorithm):
+    weight = {"momentum_weight": 0.5} if algorithm == "clip21-sgdm" else {"momentum_weight": None}
+    settings, found = msgspec.structs.replace(OWN, algorithm=algorithm, **weight), []
+    for name in (CPU, SIMULATED):
+        given = {"data": records_of(0), "number": 0, "folder": tmp_path / name, "loss": squared_error}
+        server = server_of(settings)
+        for _ in range(2):  # its state is read from a file the second time
+            model, seeded = network().to(get_device(name)), tacita.Randomness.insecure(0)
+            with joined(settings, model=model, randomness=seeded, **given) as client:
+                for lost in (False, True):
+                    reply = client.answer(server.broadcasts([0])[0])
+                    assert server.receive({} if lost else {0: reply}).accepted == (() if lost else (0,))
+                    assert reply
+        found.append(server.params)
+    for name, x in found[0].items():
+        torch.testing.assert_close(x, found[1][name])
 
 
 def frozen(value):

@@ -45,8 +45,6 @@ LossFn = Callable[[Any, Any], Tensor]  # (model, batch) -> losses (batch,)
 class FederationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A federation whose clients train a model together, each under local privacy. All of it is public.
 
-    The model is a linear classifier, or any network that :meth:`coordinator` and every :func:`joined` are given.
-
     Attributes:
         name: The federation's name.
         clients: Number of clients n; their numbers are 0, ..., n - 1.
