@@ -79,7 +79,7 @@ from .second_order import (
 )
 from .splitting import cap_units, split
 from .tables import Grid, Moments, MomentsOracle, Selection, Trial, clipped_training, load, select
-from .training import Callback, EarlyStop, Run, fit
+from .training import Callback, EarlyStop, HeldOutLoss, Run, fit
 from .user_records import UserRecords
 
 __version__: str
@@ -110,6 +110,7 @@ __all__ = [
     "GradientOracle",
     "Grid",
     "GridSum",
+    "HeldOutLoss",
     "Ledger",
     "LedgerError",
     "Moments",

@@ -1,17 +1,21 @@
 """From a model's folder and a file of texts to a sealed adapter that plain PEFT loads; killed, resumed, tampered."""
 
 import json
+import math
 import socket
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import tacita
-from tacita.finetune import generation
+from tacita.finetune import EncodedTexts, generation, read_records
+from tacita.finetune.losses import scored_losses
 from tacita.finetune.settings import Files, FinetuneSettings
 from tacita.finetune.text_run import Prepared, finetune
+from tacita.random import Randomness
 from tacita.runs.checkpoint import load as checkpoint
 from tacita.runs.folder import RunFolder
 from tacita.tables import check_run
@@ -79,9 +83,13 @@ def place(tmp_path, monkeypatch):
 FILES = Files(Path("m"), Path("d.jsonl"), {"purpose": "to answer letters"})
 
 
-def run(output, seed=5, **changes):
+def settings(output, seed=5, **changes):
     given = {"epsilon": 8.0, "delta": 1e-3, "rows": 40, "batch": 10.0, "epochs": 1.0, "rank": 2}
-    return finetune(FILES, FinetuneSettings(**{**given, "output": output, "seed": seed, **changes}))
+    return FinetuneSettings(**{**given, "output": output, "seed": seed, **changes})
+
+
+def run(output, seed=5, **changes):
+    return finetune(FILES, settings(output, seed, **changes))
 
 
 def scores(model):
@@ -180,6 +188,28 @@ def test_persons_are_clipped_once(place):
     assert any("of a drawn user's rows each query draws 1 anew" in words for words in found.fields["chosen_by_tacita"])
 
 
+@pytest.mark.parametrize("train", ["lora", "full"])
+def test_the_score_is_bought_on_texts_that_were_held_out(train, place):
+    found = run("a", epsilon=1e4, rows=30, train=train, holdout=0.4)
+    rows = EncodedTexts(Prepared.of(FILES, settings("b")).encoder, place)
+    rows.extend(read_records("d.jsonl"))
+    own = np.asarray(tacita.split(rows, [0.6, 0.4], randomness=Randomness.insecure(5), name="holdout")[1].rows)
+    batch, score = rows.fetch(own, 0), found.fields["holdout_score"]
+    models = transformers.AutoModelForCausalLM.from_pretrained("m"), generation.load("a")[0]
+    with torch.no_grad():
+        before, after = (scored_losses(model.eval(), batch).nanmean().item() for model in models)
+    assert (score["before"]["value"], score["value"]) == pytest.approx((before, after), abs=0.02)
+    card = next(Path("a").glob("*/README.md")).read_text()
+    assert f"Perplexity, e to the loss: {math.exp(score['value']):.4g}" in card
+    assert not check_run("a").faults
+
+
+def test_without_held_out_texts_no_score_is_bought(place):
+    fields = run("a", holdout=0.0).fields
+    assert fields["holdout_score"] is None
+    assert [one["purpose"] for one in fields["sessions"]] == ["train"]
+
+
 def test_public_texts_show_their_loss(place):
     Path("public.jsonl").write_text(json.dumps(RECORDS[0]))
     found = run("a", public_validation="public.jsonl", patience=3)
@@ -187,10 +217,8 @@ def test_public_texts_show_their_loss(place):
 
 
 def test_dropout_is_that_of_the_settings(place):
-    settings = FinetuneSettings(epsilon=8.0, delta=1e-3, rows=40, output="a", rank=2)
-    assert all(
-        part.p == 0 for part in Prepared.of(FILES, settings).model.modules() if isinstance(part, torch.nn.Dropout)
-    )
+    parts = Prepared.of(FILES, settings("a")).model.modules()
+    assert all(part.p == 0 for part in parts if isinstance(part, torch.nn.Dropout))
 
 
 def test_embeddings_and_heads_are_no_part_of_an_adapter(place):

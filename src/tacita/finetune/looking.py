@@ -53,7 +53,7 @@ def check_texts(path: str | Path, model: str | Path, max_tokens: int) -> str:
 def plan_in_words(prepared: Prepared) -> str:
     """Return the plan of a run, in words: no record is read, and nothing is spent."""
     settings = prepared.settings
-    n = settings.rows
+    n = settings.rows if prepared.score is None else prepared.score.kept(settings.rows)
     batch = settings.batch or max(min(n, 256), n // 50)
     sampler = PoissonSampler(expected_batch_size=batch, num_records=n)
     steps = sampler.queries_for(settings.epochs)
@@ -69,6 +69,7 @@ def plan_in_words(prepared: Prepared) -> str:
         f"signal to noise of a step: {ratio:.3g}, the longest mean of clipped gradients over the length of the noise. "
         "Below 1 a step alone is mostly noise: more records, a larger batch, a lower rank or a larger epsilon raise it",
         f"about {seconds * batch / physical * steps / 60:.1f} minutes here, by {TIMED} steps on synthetic rows",
+        *([f"the score is bought on {settings.holdout:.0%} of the records, beside the training"] * (n < settings.rows)),
         "no record was read, and nothing was spent",
     ]
     return "\n".join(words) + "\n"

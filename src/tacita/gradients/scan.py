@@ -17,9 +17,8 @@ from torch.nn.parameter import is_lazy
 
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.functional import PER_SAMPLE, LossFn, ModuleTree, attributes_kept, described, is_per_sample
-from tacita.gradients.probe import FILLS, ROWS, evaluating, jittered, row, row_repeated, select, synthetic, trial
+from tacita.gradients.probe import FILLS, ROWS, draws, evaluating, jittered, row, row_repeated, select, synthetic, trial
 from tacita.gradients.processes import is_dtensor
-from tacita.gradients.randomness_check import draws_at_random
 
 MIXERS = ("BatchNorm", "BatchRenorm", "InPlaceABN", "MinibatchDiscrimination", "MinibatchStd")  # in third-party names
 
@@ -237,7 +236,7 @@ def _content_matters(model: nn.Module, loss_fn: LossFn, probe: Any) -> bool:
 def _number_matters(model: nn.Module, loss_fn: LossFn, probe: Any) -> bool:
     if not torch.equal(*(trial(model, loss_fn, probe, seed)[0].nan_to_num() for seed in (0, 1))):
         with evaluating(model):  # the model draws at random: compare without the draws, if they stop
-            return not draws_at_random(model, loss_fn, probe) and _differs_alone(model, loss_fn, probe)
+            return not draws(model, loss_fn, probe) and _differs_alone(model, loss_fn, probe)
     return _differs_alone(model, loss_fn, probe)
 
 
