@@ -25,6 +25,7 @@ from tacita.runs.folder import RunFolder
 from tacita.runs.run_lifecycle import RunLifecycle
 from tacita.runs.sealed_run import STATEMENT, TEXT
 from tacita.tables.source import private_rows
+from tacita.training.chosen_settings import ChosenSettings, chosen_rows_per_query
 from tacita.training.finished_run import Run
 from tacita.training.fit import fit
 from tacita.training.held_out_loss import HeldOutLoss
@@ -74,6 +75,14 @@ class Prepared:
         settings = self.settings
         divisor = self.encoder.max_tokens / 2 if settings.loss == "sum" else None
         return sequence_losses(settings.loss, divisor=divisor)
+
+    @property
+    def sequences(self) -> int:
+        """How many sequences a step reads of a record that it draws: of a person several, by the rule of ``fit``."""
+        settings = self.settings
+        if settings.unit_field is None:
+            return 1
+        return chosen_rows_per_query(settings.rows_per_query, settings.epsilon, ChosenSettings())
 
     @property
     def score(self) -> HeldOutLoss | None:
@@ -149,7 +158,7 @@ def finetune(
         publish="exported",
         export=prepared.export,
         hardened=own.hardened or False,
-        max_physical_batch_size=own.physical_batch,
+        max_physical_batch_size=max(own.physical_batch // prepared.sequences, 1),
         progress=progress,
         randomness=randomness,
     )
