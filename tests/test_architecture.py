@@ -25,6 +25,7 @@ GROUND = {
     "_tree",
     "_box_muller",
     "_near_names",
+    "_named_model",
     "_row_numbers",
     "_stream",
     "_binomials",
@@ -51,7 +52,7 @@ FLOORS = (
     {"__main__"},
 )
 LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
-MOST_LINES, MOST_FILES = 12_969, 128  # that importing an oracle and its statement may bring
+MOST_LINES, MOST_FILES = 12_978, 128  # that importing an oracle and its statement may bring
 FACE = ""  # tacita/__init__.py re-exports every room: it is for users, above all of them
 
 

@@ -60,6 +60,7 @@ from .oracles import ClippedGradientOracle, GradientOracle, Records, Release
 from .random import Randomness
 from .runs import seal_run
 from .sampling import (
+    AllocatedSampler,
     CyclicSampler,
     DisjointSampler,
     FixedSizeSampler,
@@ -86,6 +87,7 @@ __version__: str
 
 __all__ = [
     "AdaptiveClippedSum",
+    "AllocatedSampler",
     "AutomaticClipper",
     "BoundedFeedback",
     "BudgetExceededError",
