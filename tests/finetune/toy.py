@@ -21,6 +21,9 @@ class Tokenizer:
     def __len__(self):
         return FIRST + 256
 
+    def get_vocab(self):
+        return {str(number): number for number in range(len(self))}
+
     def __call__(self, text, split_special_tokens=False, **settings):
         if isinstance(text, list):
             alone = [self(one, split_special_tokens=split_special_tokens, **settings) for one in text]

@@ -66,8 +66,8 @@ def hashes(folder: Path) -> dict[str, str]:
 def check_same(folder: Path, expected: Mapping[str, str]) -> None:
     """Refuse another base than the one that was trained on."""
     found = hashes(folder)
-    for name, digest in expected.items():
-        if found.get(name) != digest:
+    for name in sorted({*expected, *found}):
+        if found.get(name) != expected.get(name):
             raise TacitaError(f"the base model differs from the one trained on ({name}): give --base PATH.")
 
 

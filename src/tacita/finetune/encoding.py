@@ -19,7 +19,8 @@ from tacita.tables.mapped_rows import MappedRows
 
 IGNORED = -100  # the label of a position that is no target
 _LETTERS = 64  # a text is cut to so many letters a token before it is encoded: no line takes minutes
-_PLAIN = {"add_special_tokens": False, "split_special_tokens": True, "return_attention_mask": False}
+_PLAIN = {"add_special_tokens": False, "split_special_tokens": True, "return_attention_mask": False, "verbose": False}
+_TURNS = 256  # of a conversation that are read: a template writes each of them anew for each answer
 _ROWS_AT_ONCE, _LETTERS_AT_ONCE = 2**8, 2**24  # that wait to be encoded together
 
 
@@ -81,13 +82,22 @@ class TokenEncoder:
         begin, written = self.tokenizer.bos_token_id, self.tokenizer("a")["input_ids"]
         object.__setattr__(self, "_begin", [begin] if begin is not None and [*written[:1]] == [begin] else [])
 
+    @property
+    def largest(self) -> int:
+        """The largest number of a token."""
+        return max(self.tokenizer.get_vocab().values())
+
     def encode(self, records: Sequence[TextRecord | None]) -> list[Tokens]:
         """Return the tokens of each record; of one without a target, none. No record changes another's tokens."""
-        texts = [text for record in records for text in self._texts(record)]
-        found: Iterator[list[int]] = iter(())
-        if texts:  # at once, which is quicker; marks of special tokens inside of them are text
-            found = iter(self.tokenizer(texts, **_PLAIN)["input_ids"])
+        found = iter(self._encoded([text for record in records for text in self._texts(record)]))
         return [NOTHING if record is None else self._tokens(record, found) for record in records]
+
+    def _encoded(self, texts: list[str]) -> Sequence[list[int] | None]:
+        """Return the tokens of each text, in which marks of special tokens are text; ``None`` where it is refused."""
+        try:
+            return self.tokenizer(texts, **_PLAIN)["input_ids"] if texts else []  # at once, which is quicker
+        except Exception:  # by a tokenizer that has no token for what it does not know
+            return [None] if len(texts) == 1 else [one for text in texts for one in self._encoded([text])]
 
     def _texts(self, record: TextRecord | None) -> list[str]:
         """Return prompt and completion, or a text, as they are encoded; of messages nothing."""
@@ -96,7 +106,7 @@ class TokenEncoder:
         most = _LETTERS * self.max_tokens
         return [turn.content[:most] if turn.role == "assistant" else turn.content[-most:] for turn in record.turns]
 
-    def _tokens(self, record: TextRecord, texts: Iterator[list[int]]) -> Tokens:
+    def _tokens(self, record: TextRecord, texts: Iterator[list[int] | None]) -> Tokens:
         ids, targets = self._messages(record) if record.form == "messages" else self._written(record, texts)
         length = len(ids)
         if length > self.max_tokens:
@@ -104,10 +114,13 @@ class TokenEncoder:
         found = Tokens(ids, targets, length)
         return found if found.counts else NOTHING
 
-    def _written(self, record: TextRecord, texts: Iterator[list[int]]) -> tuple[list[int], list[bool]]:
+    def _written(self, record: TextRecord, texts: Iterator[list[int] | None]) -> tuple[list[int], list[bool]]:
         """Return prompt and completion, or a text, with the begin token, if the model has one, and the end token."""
         ids, targets = [*self._begin], [False] * len(self._begin)
-        for turn, own in zip(record.turns, texts, strict=False):  # takes as many texts as there are turns
+        own_texts = [next(texts) for _ in record.turns]
+        for turn, own in zip(record.turns, own_texts, strict=True):
+            if own is None:
+                return [], []
             ids += own
             targets += [turn.role == "assistant" or not self.mask_prompt] * len(own)
         return [*ids, self._end], [*targets, True]
@@ -115,16 +128,15 @@ class TokenEncoder:
     def _messages(self, record: TextRecord) -> tuple[list[int], list[bool]]:
         if self.chat is None or sum(len(turn.content) for turn in record.turns) > _LETTERS * self.max_tokens:
             return [], []
-        try:
-            pieces = self.chat.pieces(record.turns)
-        except Exception:  # the template refuses this conversation, such as two questions in a row
-            return [], []
         ids: list[int] = []
         targets: list[bool] = []
-        for text, said in pieces or []:
-            own = self.chat.tokens(text)
-            ids += own
-            targets += [said or not self.mask_prompt] * len(own)
+        try:
+            for text, said in self.chat.pieces(record.turns[:_TURNS]) or []:
+                own = self.chat.tokens(text)
+                ids += own
+                targets += [said or not self.mask_prompt] * len(own)
+        except Exception:  # the template refuses this conversation, such as two questions in a row
+            return [], []
         return ids, targets
 
     def _short(self, ids: list[int], targets: list[bool]) -> tuple[list[int], list[bool]]:
@@ -150,7 +162,7 @@ class EncodedTexts(MappedRows):
     def __init__(self, encoder: TokenEncoder, folder: Path):
         self._encoder = encoder
         length = encoder.max_tokens
-        number = "<u2" if len(encoder.tokenizer) <= 2**16 else "<u4"
+        number = "<u2" if encoder.largest < 2**16 else "<u4"
         fields = [("ids", number, (length,)), ("targets", "u1", (-(-length // 8),)), ("length", "<u4")]
         super().__init__(np.dtype(fields), folder)
 

@@ -43,7 +43,7 @@ class Line:
 
     Attributes:
         record: ``None`` if it is no record.
-        unit: The person whose it is, as JSON, if the field that names persons is there and holds a text or an integer.
+        unit: The person whose it is, if the field that names persons is there and holds a text or an integer.
     """
 
     record: TextRecord | None
@@ -95,7 +95,7 @@ def read_line(line: bytes, unit_field: str | None = None) -> Line:
     if not isinstance(fields, dict):
         return Line(None)
     name = None if unit_field is None else fields.get(unit_field)
-    unit = json.dumps(name) if isinstance(name, str | int) and not isinstance(name, bool) else None
+    unit = str(name) if isinstance(name, str | int) and not isinstance(name, bool) else None
     return Line(_record(fields), unit)
 
 

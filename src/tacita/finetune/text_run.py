@@ -67,7 +67,14 @@ class Prepared:
             tokenizer=tokenizer, max_tokens=settings.max_tokens, cut=settings.cut, mask_prompt=settings.mask_prompt,
             chat=ChatTemplate(tokenizer) if settings.messages else None,
         )  # fmt: skip
-        return cls(settings, encoder, base_model.open_model(files.model, settings), files.model)
+        model: Any = base_model.open_model(files.model, settings)
+        rows = model.get_input_embeddings().weight.shape[0]
+        if encoder.largest >= rows:  # a text that holds such a token would end the run
+            raise ValueError(
+                f"the tokenizer has tokens up to number {encoder.largest}, and the model's embedding has {rows} rows: "
+                "resize it (model.resize_token_embeddings), or take the tokens out."
+            )
+        return cls(settings, encoder, model, files.model)
 
     @property
     def losses(self) -> Callable:
