@@ -21,10 +21,15 @@ def is_sparse(array: Any) -> bool:
     return hasattr(array, "tocsr") and hasattr(array, "shape")
 
 
+def is_frame(one: Any) -> bool:
+    """Return whether ``one`` is a data frame or a column of one (pandas, Polars)."""
+    return hasattr(one, "to_numpy") and not isinstance(one, Array)
+
+
 def is_arrays(dataset: Any) -> bool:
     """Return whether ``dataset`` is a container of arrays, and not a map-style ``Dataset``.
 
-    A list or tuple of anything but arrays is a sequence of records, and so map-style. A mapping never is: its keys are
+    A list or tuple without an array in it is a sequence of records, and so map-style. A mapping never is: its keys are
     names.
 
     Example:
@@ -33,7 +38,7 @@ def is_arrays(dataset: Any) -> bool:
         (True, True, False)
     """
     if isinstance(dataset, tuple | list):
-        return bool(dataset) and all(isinstance(one, Array) or is_sparse(one) for one in dataset)
+        return any(isinstance(one, Array) or is_sparse(one) or is_frame(one) for one in dataset)
     return isinstance(dataset, Mapping) or _is_plain_dataclass(dataset)
 
 
@@ -56,8 +61,9 @@ def check_arrays(dataset: Any) -> None:
     if not arrays or not all(isinstance(one, Array) for one in arrays):
         found = ", ".join(sorted({type(one).__name__ for one in arrays if not isinstance(one, Array)})) or "nothing"
         raise ValueError(
-            f"dataset must hold tensors or NumPy arrays with one row a record, and nothing else; found {found}. Sparse "
-            "matrices are for linear models: tacita.linear.LinearSource takes them."
+            f"dataset must hold tensors or NumPy arrays with one row a record, and nothing else; found {found}. Of a "
+            "data frame pass frame.to_numpy('float32'). Sparse matrices are for linear models: "
+            "tacita.linear.LinearSource takes them."
         )
     for array in arrays:
         _check_dtype(array)

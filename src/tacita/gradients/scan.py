@@ -5,6 +5,7 @@ which shows cases that no list has: a contrastive loss, an attention over the ba
 writes. A trial can miss a mixing that synthetic rows do not show. It refuses no loss that is per sample up to rounding.
 """
 
+import re
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +17,19 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import is_lazy
 
 from tacita.errors import UnsupportedModuleError
+from tacita.gradients.batches import map_leaves
 from tacita.gradients.functional import PER_SAMPLE, LossFn, ModuleTree, attributes_kept, described, is_per_sample
 from tacita.gradients.probe import FILLS, ROWS, evaluating, jittered, row, row_repeated, select, synthetic, trial
 from tacita.gradients.processes import is_dtensor
 from tacita.gradients.randomness_check import draws_at_random
 
 MIXERS = ("BatchNorm", "BatchRenorm", "InPlaceABN", "MinibatchDiscrimination", "MinibatchStd")  # in third-party names
+
+TYPES = (
+    "let records and loss_fn(model, batch) agree: numbers in the dtype of the parameters (x.astype('float32')), "
+    "classes in int64, in the shapes and containers that model and loss read"
+)
+OF_STRUCTURE = re.compile(r"\b(d?types?|shapes?|sizes?|channels)\b")  # in messages that hold whatever the values are
 
 
 @dataclass(frozen=True)
@@ -175,13 +183,13 @@ def _known_mixer(name: str, module: nn.Module) -> Refusal | None:
 
 
 def _try(model: nn.Module, loss_fn: LossFn, like: Any) -> Scan:
-    failure = ""
+    failure: Exception | None = None
     for fill in FILLS:
         probe = synthetic(like, ROWS, fill=fill, seed=1)
         try:
             losses, changed = trial(model, loss_fn, probe)
         except Exception as error:  # the values may be outside of the model's domain: try others
-            failure = type(error).__name__
+            failure = error
             continue
         if not is_per_sample(losses, ROWS):
             reason = f"returns {described(losses)} for {ROWS} samples, not one floating-point loss a sample"
@@ -189,7 +197,24 @@ def _try(model: nn.Module, loss_fn: LossFn, like: Any) -> Scan:
         if losses.isfinite().all() or fill == FILLS[-1]:
             found = _changed(changed) or _alone(model, loss_fn, probe) or _mixing(model, loss_fn, probe)
             return Scan(found, probe, ())
-    return Scan((), None, (f"the model does not run on synthetic rows ({failure}): it was not tried.",))
+    kind, words = type(failure).__name__, str(failure).partition("\n")[0].rstrip(".")
+    if kind in ("TypeError", "AttributeError") or (kind == "RuntimeError" and OF_STRUCTURE.search(words)):
+        reason = f"raises {kind}: {words} (on a batch of {_structure(like)})"
+        return Scan((Refusal("loss_fn", reason, TYPES),), None, ())
+    return Scan((), None, (f"the model does not run on synthetic rows ({kind}): it was not tried.",))
+
+
+def _structure(batch: Any) -> str:
+    """Return the containers of a batch with dtype and shape of each tensor, the number of rows left out."""
+    kinds = map_leaves(lambda t: _Plain(f"{str(t.dtype)[6:]} {('rows', *t.shape[1:])}".replace("'", "")), batch)
+    return str(kinds)
+
+
+class _Plain(str):
+    """Text that is shown without quotes in a container."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
 
 
 def _changed(names: tuple[str, ...]) -> tuple[Refusal, ...]:

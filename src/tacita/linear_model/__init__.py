@@ -1,12 +1,11 @@
-"""scikit-learn estimators with differential privacy; they need the extra ``tacita[sklearn]``."""
+"""scikit-learn estimators with differential privacy; they need the extra ``sklearn``."""
+
+from tacita._extras import not_installed
 
 try:
     import sklearn  # noqa: F401 - the message of its absence names the extra
 except ImportError as error:
-    raise ImportError(
-        "tacita.linear_model needs scikit-learn: pip install '.[sklearn]' in a clone of tacita, or 'tacita[sklearn]' "
-        "by name."
-    ) from error
+    raise ImportError(f"tacita.linear_model: {not_installed('scikit-learn', 'sklearn')}") from error
 
 from tacita.linear_model.adaptive_ridge import adaptive_elastic_net, adaptive_ridge
 from tacita.linear_model.base import LinearPlan
