@@ -21,9 +21,9 @@ def is_sparse(array: Any) -> bool:
     return hasattr(array, "tocsr") and hasattr(array, "shape")
 
 
-def is_frame(one: Any) -> bool:
-    """Return whether ``one`` is a data frame or a column of one (pandas, Polars)."""
-    return hasattr(one, "to_numpy") and not isinstance(one, Array)
+def is_array(one: Any) -> bool:
+    """Return whether ``one`` holds a row for each record: a tensor, an array, a sparse matrix or a data frame."""
+    return isinstance(one, Array) or is_sparse(one) or hasattr(one, "to_numpy")
 
 
 def is_arrays(dataset: Any) -> bool:
@@ -38,7 +38,7 @@ def is_arrays(dataset: Any) -> bool:
         (True, True, False)
     """
     if isinstance(dataset, tuple | list):
-        return any(isinstance(one, Array) or is_sparse(one) or is_frame(one) for one in dataset)
+        return any(map(is_array, dataset))
     return isinstance(dataset, Mapping) or _is_plain_dataclass(dataset)
 
 
@@ -62,8 +62,7 @@ def check_arrays(dataset: Any) -> None:
         found = ", ".join(sorted({type(one).__name__ for one in arrays if not isinstance(one, Array)})) or "nothing"
         raise ValueError(
             f"dataset must hold tensors or NumPy arrays with one row a record, and nothing else; found {found}. Of a "
-            "data frame pass frame.to_numpy('float32'). Sparse matrices are for linear models: "
-            "tacita.linear.LinearSource takes them."
+            "data frame pass frame.to_numpy('float32'); a sparse matrix is for tacita.linear.LinearSource."
         )
     for array in arrays:
         _check_dtype(array)

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset, default_collate
 
 from tacita._row_numbers import RowNumbers, pieces
-from tacita.gradients.arrays import arrays_in, check_arrays, is_arrays, is_frame
+from tacita.gradients.arrays import arrays_in, check_arrays, is_array, is_arrays
 from tacita.gradients.batches import arranged, flatten, map_leaves, map_tensors, stacked, tensors_in
 from tacita.gradients.seeds import derived_seed, fresh_seed, generators_kept, seed_generators
 
@@ -261,9 +261,8 @@ def as_rows(dataset: Any, collate_fn: Callable[[list], Any] | None) -> IndexedRo
         return ArrayRows(dataset.tensors)
     if is_arrays(dataset):
         return ArrayRows(dataset) if collate_fn is None else ZippedRows(dataset, collate_fn)
-    if isinstance(dataset, (Tensor, np.ndarray)) or is_frame(dataset):
-        one = "frame.to_numpy('float32')" if is_frame(dataset) else "array"
-        raise ValueError(f"dataset must be a tuple of arrays, got one {type(dataset).__name__}. Write ({one},).")
+    if is_array(dataset):
+        raise ValueError(f"dataset must be a tuple of arrays, got one {type(dataset).__name__}. Write (array,).")
     if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
         raise ValueError(
             f"dataset must be a map-style Dataset (__getitem__ and __len__) or tensors or NumPy arrays in a tuple, "

@@ -5,7 +5,6 @@ which shows cases that no list has: a contrastive loss, an attention over the ba
 writes. A trial can miss a mixing that synthetic rows do not show. It refuses no loss that is per sample up to rounding.
 """
 
-import re
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -25,11 +24,8 @@ from tacita.gradients.randomness_check import draws_at_random
 
 MIXERS = ("BatchNorm", "BatchRenorm", "InPlaceABN", "MinibatchDiscrimination", "MinibatchStd")  # in third-party names
 
-TYPES = (
-    "let records and loss_fn(model, batch) agree: numbers in the dtype of the parameters (x.astype('float32')), "
-    "classes in int64, in the shapes and containers that model and loss read"
-)
-OF_STRUCTURE = re.compile(r"\b(d?types?|shapes?|sizes?|channels)\b")  # in messages that hold whatever the values are
+TYPES = "let records fit model and loss: numbers in float32, classes in int64, in the shapes and containers they read"
+OF_STRUCTURE = ("type", "shape", "size", "channels")  # in messages about what is so whatever the values are
 
 
 @dataclass(frozen=True)
@@ -87,8 +83,7 @@ def scan(model: nn.Module, loss_fn: LossFn, like: Any | None) -> Scan:
 
 def module_refusals(model: nn.Module) -> tuple[Refusal, ...]:
     """Return the modules that mix samples or remember data in their present mode, trainable or frozen. Cheap."""
-    found = (refused(name or type(module).__name__, module) for name, module in model.named_modules())
-    return tuple(refusal for refusal in found if refusal is not None)
+    return tuple(filter(None, (refused(name or type(one).__name__, one) for name, one in model.named_modules())))
 
 
 def check_modules(model: nn.Module) -> None:
@@ -99,8 +94,7 @@ def check_modules(model: nn.Module) -> None:
 def refused(name: str, module: nn.Module) -> Refusal | None:
     """Return why one module mixes samples or remembers data in its present mode; ``None`` if it does not."""
     checks = (_wrapper, _sharded, _lazy, _hooked, _complex, _batch_norm, _instance_norm, _known_mixer)
-    found = (check(name, module) for check in checks)
-    return next((refusal for refusal in found if refusal is not None), None)
+    return next(filter(None, (check(name, module) for check in checks)), None)
 
 
 def _wrapper(name: str, module: nn.Module) -> Refusal | None:
@@ -197,24 +191,11 @@ def _try(model: nn.Module, loss_fn: LossFn, like: Any) -> Scan:
         if losses.isfinite().all() or fill == FILLS[-1]:
             found = _changed(changed) or _alone(model, loss_fn, probe) or _mixing(model, loss_fn, probe)
             return Scan(found, probe, ())
-    kind, words = type(failure).__name__, str(failure).partition("\n")[0].rstrip(".")
-    if kind in ("TypeError", "AttributeError") or (kind == "RuntimeError" and OF_STRUCTURE.search(words)):
-        reason = f"raises {kind}: {words} (on a batch of {_structure(like)})"
+    kind, words = type(failure).__name__, str(failure).partition("\n")[0]
+    if kind in ("TypeError", "AttributeError") or (kind == "RuntimeError" and any(map(words.count, OF_STRUCTURE))):
+        reason = f"raises {kind} on {map_leaves(lambda t: (t.dtype, *t.shape), like)}: {words}"
         return Scan((Refusal("loss_fn", reason, TYPES),), None, ())
     return Scan((), None, (f"the model does not run on synthetic rows ({kind}): it was not tried.",))
-
-
-def _structure(batch: Any) -> str:
-    """Return the containers of a batch with dtype and shape of each tensor, the number of rows left out."""
-    kinds = map_leaves(lambda t: _Plain(f"{str(t.dtype)[6:]} {('rows', *t.shape[1:])}".replace("'", "")), batch)
-    return str(kinds)
-
-
-class _Plain(str):
-    """Text that is shown without quotes in a container."""
-
-    __slots__ = ()
-    __repr__ = str.__str__
 
 
 def _changed(names: tuple[str, ...]) -> tuple[Refusal, ...]:
