@@ -1,3 +1,4 @@
+import mmap
 import random
 
 import numpy as np
@@ -9,7 +10,7 @@ from torch.utils.data import Dataset, TensorDataset
 import tacita
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients import LoopEngine, NetworkSource, ProgramEngine, network_source
-from tacita.gradients.data import BatchRows
+from tacita.gradients.data import ArrayRows, BatchRows
 from tacita.gradients.rules.linear import LinearRule
 from tacita.gradients.rules.registry import RULES
 from tests.rounding import assert_close_in
@@ -492,7 +493,9 @@ def test_records_of_different_shapes_are_told_to_be_padded(model):
 
 @pytest.mark.parametrize("loss_fn", [nn.CrossEntropyLoss(), nn.functional.cross_entropy])
 def test_a_loss_of_outputs_and_targets_is_told_what_to_write(model, loss_fn):
-    with pytest.raises(ValueError, match=r"def loss_fn\(model, batch\): return nn.*\(model\(batch\[0\]\), batch\[1\]"):
+    with pytest.raises(
+        ValueError, match=r"def loss_fn\(model, batch\): return (nn|partial).*\(model\(batch\[0\]\), batch\[1\]"
+    ):
         NetworkSource(model, loss_fn, (torch.zeros(3, 4), torch.zeros(3)))
 
 
@@ -601,6 +604,36 @@ def test_rows_on_disk_and_rows_that_nobody_may_write_are_copied(model, tmp_path)
     x = np.ones((6, 4), np.float32)
     x.flags.writeable = False
     assert memory_of(NetworkSource(model, squared, (x, y)), range(6)) != [x.ctypes.data]
+
+
+class Watched(mmap.mmap):
+    """A file in memory that notes the pages which are asked for."""
+
+    def madvise(self, option, start, length):
+        assert option == mmap.MADV_WILLNEED
+        self.asked |= {*range(start // mmap.PAGESIZE, (start + length) // mmap.PAGESIZE)}
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_WILLNEED"), reason="the system takes no advice")
+@pytest.mark.parametrize("width", [1, 300])
+def test_rare_rows_of_a_memory_map_are_asked_for_and_no_other(tmp_path, width):
+    rows, skipped = 2_000_000 // width, 500
+    np.arange(width * rows, dtype=np.float32).tofile(tmp_path / "x")
+    with (tmp_path / "x").open("rb") as file:
+        watched = Watched(file.fileno(), 0, access=mmap.ACCESS_READ)
+    watched.asked = set()
+    whole = np.frombuffer(watched, np.float32).reshape(rows, width).view(np.memmap)
+    whole._mmap = watched
+    x = whole[skipped:]
+    drawn = np.array([0, 1, 7, len(x) // 2, len(x) - 1])
+    batch = ArrayRows((x,)).fetch(drawn, seed=0)
+    assert torch.equal(batch[0], torch.from_numpy(x[drawn]))
+    size = 4 * width
+    ends = [(start, start + size - 1) for start in (skipped + drawn) * size]
+    assert watched.asked == {page for a, b in ends for page in range(a // mmap.PAGESIZE, b // mmap.PAGESIZE + 1)}
+    watched.asked.clear()
+    ArrayRows((x,)).fetch(np.arange(0, len(x), 3), seed=0)
+    assert not watched.asked  # of many rows the system reads what lies between them, too
 
 
 @pytest.mark.usefixtures("small_batches_lent")

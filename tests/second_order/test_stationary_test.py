@@ -728,10 +728,10 @@ class Drawn(torch.utils.data.Dataset):
 def test_a_model_that_draws_is_refused_whatever_the_data():
     for data in (rows(), torch.full((ROWS, DIM), math.nan, dtype=torch.float64)):
         for layer in (nn.Dropout(0.5), nn.Dropout(1e-9), nn.AlphaDropout(0.1), nn.RReLU()):
-            with pytest.raises(UnsupportedModuleError, match=f"draws at random \\('layer': {type(layer).__name__}\\)"):
+            with pytest.raises(UnsupportedModuleError, match="draws at random"):
                 build(data, model=Drawing(layer), loss_fn=through_the_layer, method="loop")
         for loss_fn in (dropped_in_every_mode, noise_of_numpy):
-            with pytest.raises(UnsupportedModuleError, match="seen on synthetic rows"):
+            with pytest.raises(UnsupportedModuleError, match="draws at random"):
                 build(data, model=Point().eval(), loss_fn=loss_fn, method="loop")
 
 
@@ -740,7 +740,7 @@ def test_a_model_that_draws_is_refused_whatever_the_data():
     [
         (Drawing(nn.Dropout(0.5)), through_the_layer, "draws at random"),
         (Drawing(nn.RReLU()), through_the_layer, "rrelu"),  # of which no program is made
-        (Point().eval(), dropped_in_every_mode, "seen on synthetic rows"),
+        (Point().eval(), dropped_in_every_mode, "draws at random"),
         (Point().eval(), noise_of_numpy, "draws numbers that do not come from a tensor of the batch"),
     ],
 )

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from tacita import _validate
 from tacita._row_numbers import RowNumbers
+from tacita.errors import UnsupportedModuleError
 from tacita.gradients.batches import flatten, tensors_in, to_device
 from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.data import Request, as_rows, requests
@@ -22,8 +23,8 @@ from tacita.gradients.engine import GradientSource, Schedule, Shapes
 from tacita.gradients.engine_choice import choose_method, default_chunk_rows
 from tacita.gradients.functional import LossFn, check_loss_fn, trainable
 from tacita.gradients.prefetch import Prefetcher
+from tacita.gradients.probe import draws
 from tacita.gradients.processes import is_sharded, processes_of
-from tacita.gradients.randomness_check import check_draws_nothing
 from tacita.gradients.scan import check_modules, scan
 from tacita.gradients.seeds import derived_seed, fresh_seed
 from tacita.gradients.views import SeveralViews
@@ -194,7 +195,12 @@ class NetworkSource(GradientSource):
 
     def check_draws_nothing(self) -> None:
         """Raise ``UnsupportedModuleError`` if the model draws at random in its present mode; no data is used."""
-        check_draws_nothing(self._network, self.loss_fn, self._probe)
+        probe, untried = self._probe, self._probe is None and self.trial_row is not None
+        if untried or (probe is not None and draws(self._network, self.loss_fn, probe)):
+            raise UnsupportedModuleError(
+                "the model or the loss draws at random, or does not run on synthetic rows, and what is tested must be "
+                "a function of the records alone: put the model in eval mode (model.eval()), or leave the draws out."
+            )
 
     def follow(self, schedule: Schedule | None) -> None:
         if self._ahead is not None:

@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tacita.gradients.batches import map_tensors, tensors_in
 from tacita.gradients.functional import LossFn, ZeroedMemory, on_copies, trainable
-from tacita.gradients.seeds import seeded
+from tacita.gradients.seeds import generator_states, seeded
 
 ROWS = 3  # rows of a probe: one is watched, the others change
 FILLS = ("mixed", "ones", "zeros")  # values of integers and flags; a model may not take "mixed" (an empty sequence)
@@ -86,6 +87,29 @@ def trial(model: nn.Module, loss_fn: LossFn, batch: Any, seed: int = 0) -> tuple
         after = dict(model.named_parameters()) | dict(model.named_buffers())
     changed = [name for name, value in after.items() if name not in before or not _equal(value, before[name])]
     return losses.detach() if isinstance(losses, Tensor) else losses, tuple(changed)
+
+
+def draws(model: nn.Module, loss_fn: LossFn, batch: Any) -> bool:
+    """Return whether a pass draws or moves a global generator, or two seeds give other losses."""
+    moved: list[bool] = []
+
+    def watched(watched_model: Any, rows: Any) -> Tensor:
+        before = generator_states()
+        with _Draws() as operators:
+            losses = loss_fn(watched_model, rows)
+        moved.append(operators.seen or generator_states() != before)
+        return losses
+
+    losses = [trial(model, watched, batch, seed)[0].nan_to_num() for seed in (0, 1)]
+    return any(moved) or not torch.allclose(*losses, rtol=1e-3, atol=1e-6 * losses[0].abs().max().item())
+
+
+class _Draws(TorchDispatchMode):
+    seen = False  # an operator that draws, be it nothing on these rows
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        self.seen |= torch.Tag.nondeterministic_seeded in func.tags
+        return func(*args, **(kwargs or {}))
 
 
 @contextmanager

@@ -18,9 +18,8 @@ from torch.nn.parameter import is_lazy
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.batches import map_leaves
 from tacita.gradients.functional import PER_SAMPLE, LossFn, ModuleTree, attributes_kept, described, is_per_sample
-from tacita.gradients.probe import FILLS, ROWS, evaluating, jittered, row, row_repeated, select, synthetic, trial
+from tacita.gradients.probe import FILLS, ROWS, draws, evaluating, jittered, row, row_repeated, select, synthetic, trial
 from tacita.gradients.processes import is_dtensor
-from tacita.gradients.randomness_check import draws_at_random
 
 MIXERS = ("BatchNorm", "BatchRenorm", "InPlaceABN", "MinibatchDiscrimination", "MinibatchStd")  # in third-party names
 
@@ -189,8 +188,7 @@ def _try(model: nn.Module, loss_fn: LossFn, like: Any) -> Scan:
             reason = f"returns {described(losses)} for {ROWS} samples, not one floating-point loss a sample"
             return Scan((Refusal("loss_fn", reason, PER_SAMPLE[0].lower() + PER_SAMPLE[1:]),), None, ())
         if losses.isfinite().all() or fill == FILLS[-1]:
-            found = _changed(changed) or _alone(model, loss_fn, probe) or _mixing(model, loss_fn, probe)
-            return Scan(found, probe, ())
+            return Scan(_changed(changed) or _alone(model, loss_fn, probe) or _mixing(model, loss_fn, probe), probe, ())
     kind, words = type(failure).__name__, str(failure).partition("\n")[0]
     if kind in ("TypeError", "AttributeError") or (kind == "RuntimeError" and any(map(words.count, OF_STRUCTURE))):
         reason = f"raises {kind} on {map_leaves(lambda t: (t.dtype, *t.shape), like)}: {words}"
@@ -243,7 +241,7 @@ def _content_matters(model: nn.Module, loss_fn: LossFn, probe: Any) -> bool:
 def _number_matters(model: nn.Module, loss_fn: LossFn, probe: Any) -> bool:
     if not torch.equal(*(trial(model, loss_fn, probe, seed)[0].nan_to_num() for seed in (0, 1))):
         with evaluating(model):  # the model draws at random: compare without the draws, if they stop
-            return not draws_at_random(model, loss_fn, probe) and _differs_alone(model, loss_fn, probe)
+            return not draws(model, loss_fn, probe) and _differs_alone(model, loss_fn, probe)
     return _differs_alone(model, loss_fn, probe)
 
 
