@@ -71,9 +71,7 @@ def check_arrays(dataset: Any) -> None:
 
 
 def _is_plain_dataclass(dataset: Any) -> bool:
-    if isinstance(dataset, type) or not dataclasses.is_dataclass(dataset):
-        return False
-    return not hasattr(dataset, "__getitem__")
+    return dataclasses.is_dataclass(dataset) and not (isinstance(dataset, type) or hasattr(dataset, "__getitem__"))
 
 
 def _check_dtype(array: Any) -> None:

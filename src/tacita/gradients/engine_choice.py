@@ -244,7 +244,11 @@ class _Precision(TorchDispatchMode):
             found = func(*args, **kwargs)
         try:
             of_tensors = any(isinstance(one, Tensor) for one in tree_leaves(args))
-            both = func(*(tree_map(_twice, args) if of_tensors else _two(args)), **kwargs)
+            # a draw from sizes is asked for with an axis for the two
+            two = (
+                tree_map(_twice, args) if of_tensors else [[2, *a] if isinstance(a, list | tuple) else a for a in args]
+            )
+            both = func(*two, **kwargs)
         except RuntimeError:
             return func(*args, **kwargs)
         for one, twice in zip(tree_leaves(found), tree_leaves(both), strict=True):
@@ -253,11 +257,6 @@ class _Precision(TorchDispatchMode):
             elif isinstance(one, Tensor) and one.ndim and len(twice) == 2 * len(one):
                 one.copy_(twice[: len(one)])
         return found
-
-
-def _two(args: tuple) -> tuple:
-    """Return the arguments of a draw from sizes for two records."""
-    return tuple([2, *one] if isinstance(one, (list, tuple)) else one for one in args)
 
 
 def _twice(one: Any) -> Any:

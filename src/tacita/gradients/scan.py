@@ -24,7 +24,7 @@ from tacita.gradients.processes import is_dtensor
 MIXERS = ("BatchNorm", "BatchRenorm", "InPlaceABN", "MinibatchDiscrimination", "MinibatchStd")  # in third-party names
 
 TYPES = "let records fit model and loss: numbers in float32, classes in int64, in the shapes and containers they read"
-OF_STRUCTURE = ("type", "shape", "size", "channels")  # in messages about what is so whatever the values are
+OF_STRUCTURE = ("type (", "output type", "dtype", "shape", "size", "channels", "argument", "attribute", "indices must")
 
 
 @dataclass(frozen=True)
@@ -176,24 +176,26 @@ def _known_mixer(name: str, module: nn.Module) -> Refusal | None:
 
 
 def _try(model: nn.Module, loss_fn: LossFn, like: Any) -> Scan:
-    failure: Exception | None = None
+    failure, probe = "", like
     for fill in FILLS:
         probe = synthetic(like, ROWS, fill=fill, seed=1)
         try:
             losses, changed = trial(model, loss_fn, probe)
         except Exception as error:  # the values may be outside of the model's domain: try others
-            failure = error
+            failure = type(error).__name__
             continue
         if not is_per_sample(losses, ROWS):
             reason = f"returns {described(losses)} for {ROWS} samples, not one floating-point loss a sample"
             return Scan((Refusal("loss_fn", reason, PER_SAMPLE[0].lower() + PER_SAMPLE[1:]),), None, ())
         if losses.isfinite().all() or fill == FILLS[-1]:
             return Scan(_changed(changed) or _alone(model, loss_fn, probe) or _mixing(model, loss_fn, probe), probe, ())
-    kind, words = type(failure).__name__, str(failure).partition("\n")[0]
-    if kind in ("TypeError", "AttributeError") or (kind == "RuntimeError" and any(map(words.count, OF_STRUCTURE))):
-        reason = f"raises {kind} on {map_leaves(lambda t: (t.dtype, *t.shape), like)}: {words}"
-        return Scan((Refusal("loss_fn", reason, TYPES),), None, ())
-    return Scan((), None, (f"the model does not run on synthetic rows ({kind}): it was not tried.",))
+    try:
+        trial(model, loss_fn, row(probe, 0))
+    except (RuntimeError, TypeError, AttributeError) as error:
+        if any(map(str(error).count, OF_STRUCTURE)):
+            kinds, words = map_leaves(lambda t: (t.dtype, *t.shape), like), str(error).partition("\n")[0]
+            return Scan((Refusal("loss_fn", f"raises {type(error).__name__} on {kinds}: {words}", TYPES),), None, ())
+    return Scan((), None, (f"the model does not run on synthetic rows ({failure}): it was not tried.",))
 
 
 def _changed(names: tuple[str, ...]) -> tuple[Refusal, ...]:

@@ -29,10 +29,11 @@ class PrivateClassifier(ClassifierMixin, DescentModel, ABC):
         r"""Return whether few steps do, by a public rule of :math:`\mu n / d`, ``size``."""
         return False
 
-    def fit(self, X: Any, y: Any) -> Any:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Fit to the rows of ``X``, (rows, columns), dense or CSR, with one label each in ``y``.
 
-        A row that holds NaN or an infinity, and a label outside ``classes``, contribute nothing.
+        The loss of a row is multiplied by its ``sample_weight``, at most ``max_sample_weight``. A row that holds NaN or
+        an infinity, and a label outside ``classes``, contribute nothing.
 
         Raises:
             ValueError: The budget is missing, delta is not below 1 / rows, a setting is wrong, or no class was
@@ -42,7 +43,7 @@ class PrivateClassifier(ClassifierMixin, DescentModel, ABC):
         self._check_privacy()
         self._check_settings()
         table = self._table(X, reset=True)
-        labels = read_labels(y, table.shape[0], self.classes)
+        labels, weights = read_labels(y, table.shape[0], self.classes), self._weights(sample_weight, table.shape[0])
         shares = {
             "scales": rules.SCALES if self.data_norm is None else 0.0,
             "classes": rules.CLASSES if self.classes is None else 0.0,
@@ -70,7 +71,7 @@ class PrivateClassifier(ClassifierMixin, DescentModel, ABC):
         else:
             self.classes_, known = named_classes(y, self._bought_classes(paying, for_classes, labels))
         data_norm, _ = self._bought_scales(paying, for_scales, table, None)
-        scaled = self._scaled(table, data_norm)
+        scaled = self._scaled(table, data_norm, weights)
         loss = self._loss(max(2, len(self.classes_)))
         numbers = class_numbers(labels, known)
         penalty = self._penalty(paying, scaled)
@@ -124,6 +125,7 @@ class PrivateLogisticRegression(PrivateClassifier):
             A row whose label is none of those given contributes nothing, and no message tells how many there are: check
             the spelling.
         data_norm: A public guess of how long rows are; rows may be longer. If it is ``None``, it is bought.
+        max_sample_weight: A public bound of the weights that ``fit`` is given; larger ones are cut to it.
         steps, max_grad_norm: Number and clipping threshold of the gradients, by a public rule if ``None``.
         solver: "preconditioned", "newton" (:class:`~tacita.linear_model.NewtonDescent`) or "momentum"
             (:class:`~tacita.linear_model.MomentumDescent`), by a public rule if ``None``.
