@@ -243,11 +243,9 @@ class _Precision(TorchDispatchMode):
         with generators_kept(device):
             found = func(*args, **kwargs)
         try:
-            of_tensors = any(isinstance(one, Tensor) for one in tree_leaves(args))
+            tensors = any(isinstance(one, Tensor) for one in tree_leaves(args))
             # a draw from sizes is asked for with an axis for the two
-            two = (
-                tree_map(_twice, args) if of_tensors else [[2, *a] if isinstance(a, list | tuple) else a for a in args]
-            )
+            two = tree_map(_twice, args) if tensors else [[2, *a] if isinstance(a, list | tuple) else a for a in args]
             both = func(*two, **kwargs)
         except RuntimeError:
             return func(*args, **kwargs)

@@ -191,8 +191,8 @@ def _try(model: nn.Module, loss_fn: LossFn, like: Any) -> Scan:
             return Scan(_changed(changed) or _alone(model, loss_fn, probe) or _mixing(model, loss_fn, probe), probe, ())
     try:
         trial(model, loss_fn, row(probe, 0))
-    except (RuntimeError, TypeError, AttributeError) as error:
-        if any(map(str(error).count, OF_STRUCTURE)):
+    except Exception as error:
+        if type(error) in (RuntimeError, TypeError, AttributeError) and any(map(str(error).count, OF_STRUCTURE)):
             kinds, words = map_leaves(lambda t: (t.dtype, *t.shape), like), str(error).partition("\n")[0]
             return Scan((Refusal("loss_fn", f"raises {type(error).__name__} on {kinds}: {words}", TYPES),), None, ())
     return Scan((), None, (f"the model does not run on synthetic rows ({failure}): it was not tried.",))

@@ -1,5 +1,6 @@
 """Classifiers: private logistic regression, and a private linear support vector machine."""
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from tacita.linear.losses import LogisticLoss, MultinomialLoss, OutputLoss, Squa
 from tacita.linear_model import rules
 from tacita.linear_model.answers import named_classes, read_labels
 from tacita.linear_model.base import DescentModel, LinearPlan
+from tacita.linear_model.budget import FitBudget
 from tacita.linear_model.fitting import Descent, Paying
 from tacita.linear_model.purchases import buy_counts, class_counts, class_numbers
 
@@ -20,6 +22,11 @@ class PrivateClassifier(ClassifierMixin, DescentModel, ABC):
     """What the classifiers share: classes given or bought, scores, and labels of the largest score."""
 
     classes: Any = None
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.poor_score = self._poor_of_200_rows()
+        return tags
 
     @abstractmethod
     def _loss(self, num_classes: int) -> OutputLoss:
@@ -63,6 +70,8 @@ class PrivateClassifier(ClassifierMixin, DescentModel, ABC):
             few=self._few_steps(self._size(table), solver),
         )
         budget = paying.budget
+        if shares["classes"]:
+            self._check_buyable(budget, table.shape[0])
         for_scales = paying.register(budget.scales_event(1), 1, "bounds") if shares["scales"] else None
         for_classes = paying.register(budget.classes_event(), 1, "classes") if shares["classes"] else None
         plans = paying.plan_descent(rule)
@@ -82,6 +91,15 @@ class PrivateClassifier(ClassifierMixin, DescentModel, ABC):
         self._said(paying, rule.in_words())
         return self
 
+    def _check_buyable(self, budget: FitBudget, num_rows: int) -> None:
+        """Raise ``ValueError`` before anything is spent if a class of all rows would not stand out of the noise."""
+        needed = math.ceil(budget.classes_threshold(budget.classes_event()) + 0.5)
+        if num_rows < needed:
+            raise ValueError(
+                f"not even one class can be bought from {num_rows} rows at this budget: it takes about {needed} rows "
+                "of a class. Pass classes=, the labels, which then cost nothing. Nothing was spent."
+            )
+
     def _bought_classes(self, paying: Paying, session: Any, labels: np.ndarray) -> np.ndarray:
         """Return the labels whose noisy count is above the threshold, sorted."""
         names, counts = class_counts(labels)
@@ -89,7 +107,7 @@ class PrivateClassifier(ClassifierMixin, DescentModel, ABC):
         # noisy counts were rounded to whole numbers, by at most a half
         found = names[noisy > paying.budget.classes_threshold(session.event) + 0.5]
         if not len(found):
-            raise ValueError("not even one class is frequent enough to be bought at this epsilon: pass classes=.")
+            raise ValueError("not even one class is frequent enough to be bought at this epsilon. Pass classes=.")
         return found
 
     def decision_function(self, X: Any) -> np.ndarray:

@@ -24,6 +24,11 @@ class PrivateRegressor(RegressorMixin, PrivateLinearModel, ABC):
 
     target_range: tuple[float, float] | None = None
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = self._poor_of_200_rows()
+        return tags
+
     @abstractmethod
     def _moments_share(self, size: float) -> float:
         """Return the share of the budget for second moments, of what purchases leave; ``size`` is mu n / d."""
