@@ -92,12 +92,12 @@ class PrivateClassifier(ClassifierMixin, DescentModel, ABC):
         return self
 
     def _check_buyable(self, budget: FitBudget, num_rows: int) -> None:
-        """Raise ``ValueError`` before anything is spent if a class of all rows would not stand out of the noise."""
+        """Raise ``ValueError`` before anything is spent if the rows are too few for two classes that can be bought."""
         needed = math.ceil(budget.classes_threshold(budget.classes_event()) + 0.5)
-        if num_rows < needed:
+        if num_rows < 2 * needed:
             raise ValueError(
-                f"not even one class can be bought from {num_rows} rows at this budget: it takes about {needed} rows "
-                "of a class. Pass classes=, the labels, which then cost nothing. Nothing was spent."
+                f"two classes cannot be bought from {num_rows} rows at this budget, maybe not even one class: each "
+                f"takes about {needed} rows. Pass classes=, the labels, which then cost nothing. Nothing was spent."
             )
 
     def _bought_classes(self, paying: Paying, session: Any, labels: np.ndarray) -> np.ndarray:
