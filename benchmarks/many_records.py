@@ -111,11 +111,9 @@ def cells(rows: int) -> dict:
         "full batch": clipped(tacita.FullBatchSampler(num_records=rows)),
         "full batch, median of means": medians,
         "full batch, shuffle model": shuffled,
-        "one of 10 batches by index": clipped(tacita.DisjointSampler(**disjoint, assignment="index")),
-        "one of 10 batches by coin": clipped(tacita.DisjointSampler(**disjoint, assignment="coin")),
-        "an epoch's batch by coin": clipped(
-            tacita.ShuffledEpochsSampler(batches_per_epoch=BATCHES, num_records=rows, assignment="coin")
-        ),
+        "one of 10 batches by index": clipped(tacita.DisjointSampler(**disjoint)),
+        "one of 10 batches by coin": clipped(tacita.AllocatedSampler(**disjoint)),
+        "an epoch's batch by coin": clipped(tacita.AllocatedSampler(batches_per_epoch=BATCHES, num_records=rows)),
         "Poisson, rate 0.1": clipped(tacita.PoissonSampler(sample_rate=0.1, num_records=rows)),
         "a part by range": part([rows // 2, rows - rows // 2]),
         "a part by coin": part([0.5, 0.5]),

@@ -44,7 +44,7 @@ def strategies(epochs: int) -> dict[str, tuple[Sampler, Noise]]:
         f"cyclic by coin, p {bands}": (cyclic, (bands, recommended_power(queries, separation=BATCHES, bands=bands)))
         for bands in (2, 8)
     }
-    epoch = tacita.ShuffledEpochsSampler(batches_per_epoch=BATCHES, num_records=RECORDS, assignment="coin")
+    epoch = tacita.AllocatedSampler(batches_per_epoch=BATCHES, num_records=RECORDS)
     poisson = tacita.PoissonSampler(sample_rate=1 / BATCHES, num_records=RECORDS)
     return {"Poisson": (poisson, INDEPENDENT), "epochs by coin": (epoch, INDEPENDENT), **correlated}
 

@@ -5,6 +5,7 @@ written by ``make pages``.
 """
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +33,24 @@ DELTA, BATCHES, RECORDS, EPOCHS = 1e-5, 100, 10_000, 1
 GROUPS = 16  # of cyclic Poisson sampling
 BANDS, POWER = 2, 0.5
 NOISE_STD = {"independent": 1.0, "correlated": 2.0}
+POISSON = PoissonLaw(1 / BATCHES)
+TRUNCATED = TruncatedPoissonLaw(1 / BATCHES, 140, RECORDS)
+FIXED_SIZE = FixedSizeLaw(RECORDS // BATCHES, RECORDS)
+ALLOCATED, SHUFFLED = (ShuffledEpochsLaw(BATCHES, own_coin) for own_coin in (True, False))
+CYCLIC, IN_ORDER = (CyclicLaw(BATCHES, own_coin) for own_coin in (True, False))
+SAMPLED_TURNS = CyclicPoissonLaw(GROUPS, GROUPS / BATCHES, own_coin=True)
 LAWS: tuple[SamplingLaw, ...] = (
-    PoissonLaw(1 / BATCHES),
-    TruncatedPoissonLaw(1 / BATCHES, 140, RECORDS),
-    FixedSizeLaw(RECORDS // BATCHES, RECORDS),
+    POISSON,
+    TRUNCATED,
+    FIXED_SIZE,
     FullBatchLaw(),
-    DisjointLaw(True, BATCHES),
-    DisjointLaw(False),
-    ShuffledEpochsLaw(BATCHES, True),
-    ShuffledEpochsLaw(BATCHES, False),
-    CyclicLaw(BATCHES, own_coin=True),
-    CyclicLaw(BATCHES, own_coin=False),
-    CyclicPoissonLaw(GROUPS, GROUPS / BATCHES, own_coin=True),
-    CyclicPoissonLaw(GROUPS, GROUPS / BATCHES, own_coin=False),
+    ALLOCATED,
+    SHUFFLED,
+    DisjointLaw(own_coin=False),
+    CYCLIC,
+    IN_ORDER,
+    SAMPLED_TURNS,
+    replace(SAMPLED_TURNS, own_coin=False),
     PoissonUnitLaw(1 / BATCHES, 2),
 )
 PROOFS = {
@@ -52,8 +58,8 @@ PROOFS = {
     TruncatedPoissonLaw: "truncation",
     FixedSizeLaw: "accounting",
     FullBatchLaw: "accounting",
-    DisjointLaw: "allocation",
-    ShuffledEpochsLaw: "allocation",
+    DisjointLaw: "accounting",
+    ShuffledEpochsLaw: "accounting",
     CyclicLaw: "correlated-noise",
     CyclicPoissonLaw: "correlated-noise",
     PoissonUnitLaw: "accounting",
@@ -61,31 +67,31 @@ PROOFS = {
 MATRIX = "https://github.com/google-deepmind/jax_privacy/blob/8967688c26d46f3b74bfdfe61ef1f984b887abab/docs/batch_selection.md"
 # The rows of that page's table: name, how it accounts for it, and the law and noise here; or what is missing here.
 JAX_PRIVACY: tuple[tuple[str, str, SamplingLaw | str, str], ...] = (
-    ("Poisson sampling", "PLD", LAWS[0], "independent"),
-    ("Cyclic Poisson (BandMF)", "PLD", LAWS[10], "correlated"),
-    ("Truncated Poisson", "PLD", LAWS[1], "independent"),
-    ("Fixed order, several epochs", "PLD", LAWS[9], "correlated"),
+    ("Poisson sampling", "PLD", POISSON, "independent"),
+    ("Cyclic Poisson (BandMF)", "PLD", SAMPLED_TURNS, "correlated"),
+    ("Truncated Poisson", "PLD", TRUNCATED, "independent"),
+    ("Fixed order, several epochs", "PLD", IN_ORDER, "correlated"),
     ("Fixed size, with replacement", "no accountant", "no sampler, no proof", "independent"),
-    ("Fixed size, without replacement", "RDP", LAWS[2], "independent"),
-    ("Balls in bins", "Monte Carlo", LAWS[8], "correlated"),
-    ("Random allocation, k of t steps", "none", LAWS[6], "independent"),
+    ("Fixed size, without replacement", "RDP", FIXED_SIZE, "independent"),
+    ("Balls in bins", "Monte Carlo", CYCLIC, "correlated"),
+    ("Random allocation, k of t steps", "none", ALLOCATED, "independent"),
     (
         "b-min-sep",
         "Monte Carlo",
         "`CyclicSampler` by coin costs no more; without amplification it is [an example](extending/strategy.md)",
         "correlated",
     ),
-    ("User-level wrapper", "that of its base", LAWS[0], "independent"),
-    ("Shuffling", "none", LAWS[7], "independent"),
+    ("User-level wrapper", "that of its base", POISSON, "independent"),
+    ("Shuffling", "none", SHUFFLED, "independent"),
     ("Multi-owner b-min-sep", "none", "a record has one owner here", "correlated"),
 )
 HERE = {
     "Cyclic Poisson (BandMF)": "`CyclicSampler(turn_rate=...)`, `CorrelatedGaussian(banded_matrix=True)`",
     "Fixed order, several epochs": "`CyclicSampler` by index, `CorrelatedGaussian`",
     "Balls in bins": "`CyclicSampler` by coin, either noise",
-    "Random allocation, k of t steps": "`ShuffledEpochsSampler` by coin: once in each of k epochs",
+    "Random allocation, k of t steps": "`AllocatedSampler`: once in each of k epochs, at the same bound",
     "User-level wrapper": "`UserRecords` with any sampler",
-    "Shuffling": "`ShuffledEpochsSampler` by permutation",
+    "Shuffling": "`ShuffledEpochsSampler`",
 }
 
 
@@ -119,7 +125,11 @@ def costs() -> str:
                 except UnsupportedEventError as error:
                     reason = str(error).removeprefix(f"{law.words}: ")
                     cells.append(f"refused ({reasons.setdefault(reason, len(reasons) + 1)})")
-            both = ["correlated-noise"] if noise == "correlated" else [PROOFS[type(law)]]
+            both = (
+                ["correlated-noise"]
+                if noise == "correlated"
+                else ["allocation" if law is ALLOCATED else PROOFS[type(law)]]
+            )
             proof = ", ".join(f"[{name}](derivations/{name}.md)" for name in both if any(c[0].isdigit() for c in cells))
             lines.append(f"| {law.words} | {noise} | {' | '.join(cells)} | {proof or '–'} |")
     return "\n".join(

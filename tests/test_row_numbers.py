@@ -93,12 +93,10 @@ SAMPLERS = [
     tacita.CyclicSampler(batches_per_cycle=4, num_records=ROWS, assignment="index", turn_rate=0.5),
     tacita.UnitPoissonSampler(sample_rate=0.3, num_records=ROWS, max_rows_per_unit=1),
     tacita.FixedSizeSampler(batch_size=30, num_records=ROWS),
-    *(tacita.DisjointSampler(num_batches=7, num_records=ROWS, assignment=by) for by in ("coin", "index")),
+    tacita.DisjointSampler(num_batches=7, num_records=ROWS),
+    tacita.AllocatedSampler(batches_per_epoch=7, num_records=ROWS),
+    tacita.ShuffledEpochsSampler(batches_per_epoch=7, num_records=ROWS),
     *(tacita.CyclicSampler(batches_per_cycle=4, num_records=ROWS, assignment=by) for by in ("coin", "index")),
-    *(
-        tacita.ShuffledEpochsSampler(batches_per_epoch=7, num_records=ROWS, assignment=by)
-        for by in ("coin", "permutation")
-    ),
 ]
 
 
@@ -223,7 +221,7 @@ def oracle_on(source, estimator, sampling, sizes):
     records = ROWS if rows is None else len(rows)
     sampler = {
         "full": lambda: tacita.FullBatchSampler(num_records=records),
-        "one pass": lambda: tacita.DisjointSampler(num_batches=3, num_records=records, assignment="index"),
+        "one pass": lambda: tacita.DisjointSampler(num_batches=3, num_records=records),
         "Poisson": lambda: tacita.PoissonSampler(sample_rate=0.5, num_records=records),
     }[sampling]()
     return tacita.GradientOracle(

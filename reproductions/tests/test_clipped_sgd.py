@@ -117,7 +117,7 @@ def test_the_oracle_comes_to_rest_where_the_toy_does():
         lambda model, batch: model(batch[0]),
         (torch.tensor(records),),
         ledger=tacita.Ledger(neighboring_relation="replace_one", privacy_unit="one record"),
-        sampler=tacita.DisjointSampler(num_batches=400, num_records=4000, assignment="index"),
+        sampler=tacita.DisjointSampler(num_batches=400, num_records=4000),
         clipper=tacita.FlatClipper(max_grad_norm=4.0),
         mechanism=tacita.GaussianMechanism(noise_multiplier=0.25),
         planned_queries=400,

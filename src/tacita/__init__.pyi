@@ -60,6 +60,7 @@ from .oracles import ClippedGradientOracle, GradientOracle, Records, Release
 from .random import Randomness
 from .runs import seal_run
 from .sampling import (
+    AllocatedSampler,
     CyclicSampler,
     DisjointSampler,
     FixedSizeSampler,
@@ -79,13 +80,14 @@ from .second_order import (
 )
 from .splitting import cap_units, split
 from .tables import Grid, Moments, MomentsOracle, Selection, Trial, clipped_training, load, select
-from .training import Callback, EarlyStop, Run, fit
+from .training import Callback, EarlyStop, HeldOutLoss, Run, fit
 from .user_records import UserRecords
 
 __version__: str
 
 __all__ = [
     "AdaptiveClippedSum",
+    "AllocatedSampler",
     "AutomaticClipper",
     "BoundedFeedback",
     "BudgetExceededError",
@@ -110,6 +112,7 @@ __all__ = [
     "GradientOracle",
     "Grid",
     "GridSum",
+    "HeldOutLoss",
     "Ledger",
     "LedgerError",
     "Moments",

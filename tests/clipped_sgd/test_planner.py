@@ -66,10 +66,9 @@ def sampler(setting):
         return tacita.PoissonSampler(sample_rate=setting.sample_rate, num_records=setting.num_records)
     if setting.sampling == "full_batch":
         return tacita.FullBatchSampler(num_records=setting.num_records)
-    own = setting.relation == "add_or_remove_one"
-    return tacita.DisjointSampler(
-        num_batches=setting.steps, num_records=setting.num_records, assignment="coin" if own else "index"
-    )
+    if setting.relation == "add_or_remove_one":
+        return tacita.AllocatedSampler(batches_per_epoch=setting.steps, num_records=setting.num_records)
+    return tacita.DisjointSampler(num_batches=setting.steps, num_records=setting.num_records)
 
 
 @pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one", "zero_out_one"])
@@ -247,8 +246,8 @@ def test_batches_of_random_size_break_what_the_proof_uses(kind):
     queries = n // batch
     samplers = {
         "poisson": tacita.PoissonSampler(sample_rate=batch / n, num_records=n),
-        "coin": tacita.DisjointSampler(num_batches=queries, num_records=n, assignment="coin"),
-        "index": tacita.DisjointSampler(num_batches=queries, num_records=n, assignment="index"),
+        "coin": tacita.AllocatedSampler(batches_per_epoch=queries, num_records=n),
+        "index": tacita.DisjointSampler(num_batches=queries, num_records=n),
     }
     means = batch_means(samplers[kind], gradients, queries)
     assert means.var() > 1e5 * limit  # 0.01 for 2e-9

@@ -281,7 +281,7 @@ def test_the_planned_run_keeps_its_bound():
         tacita.gradients.given.GivenSource(-x),  # the gradient of |w - x|^2 / 2 is w - x; w is added below the line
         estimator=tacita.ClippedSum(tacita.FlatClipper(max_grad_norm=plan.max_grad_norm)),
         mechanism=tacita.GaussianMechanism(noise_multiplier=plan.noise_multiplier),
-        sampler=tacita.DisjointSampler(num_batches=plan.num_queries, num_records=plan.num_records, assignment="index"),
+        sampler=tacita.DisjointSampler(num_batches=plan.num_queries, num_records=plan.num_records),
         ledger=tacita.Ledger(neighboring_relation="replace_one", privacy_unit="one row"),
         planned_queries=plan.num_queries,
     )

@@ -249,10 +249,10 @@ def test_the_event_names_the_estimator_and_not_a_sum():
     ("sampler", "queries"),
     [
         (tacita.FullBatchSampler(num_records=12), 3),
-        (tacita.DisjointSampler(num_batches=3, num_records=12, assignment="index"), 3),
-        (tacita.DisjointSampler(num_batches=3, num_records=12, assignment="coin"), 3),
+        (tacita.DisjointSampler(num_batches=3, num_records=12), 3),
+        (tacita.AllocatedSampler(batches_per_epoch=3, num_records=12), 3),
         (tacita.PoissonSampler(sample_rate=0.5, num_records=12), 3),
-        (tacita.ShuffledEpochsSampler(batches_per_epoch=3, num_records=12, assignment="permutation"), 6),
+        (tacita.ShuffledEpochsSampler(batches_per_epoch=3, num_records=12), 6),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -280,7 +280,7 @@ def test_it_is_charged_as_a_sum_whose_records_move_it_as_far(sampler, queries, r
     [
         (tacita.FullBatchSampler(num_records=12), "add_or_remove_one"),
         (tacita.PoissonSampler(sample_rate=0.5, num_records=12), "add_or_remove_one"),
-        (tacita.DisjointSampler(num_batches=3, num_records=12, assignment="coin"), "add_or_remove_one"),
+        (tacita.AllocatedSampler(batches_per_epoch=3, num_records=12), "add_or_remove_one"),
         (tacita.FixedSizeSampler(batch_size=4, num_records=12), "replace_one"),
     ],
 )

@@ -224,7 +224,7 @@ def test_zeroing_a_record_moves_half_as_far():
 
 
 def test_disjoint_batches_cost_one_query_and_full_batches_all():
-    one_pass = tacita.DisjointSampler(num_batches=4, num_records=800, assignment="index")
+    one_pass = tacita.DisjointSampler(num_batches=4, num_records=800)
     once = mean_oracle(rows(800), sampler=one_pass, planned_queries=4)
     alone = mean_oracle(rows(200))
     assert once.sums.bits == alone.sums.bits
@@ -313,7 +313,7 @@ def test_a_solver_takes_it():
         max_grad_norm=2.0,
         target_epsilon=2.0,
         target_delta=1e-6,
-        sampler=tacita.DisjointSampler(num_batches=8, num_records=n, assignment="index"),
+        sampler=tacita.DisjointSampler(num_batches=8, num_records=n),
         ledger=ledger_of(),
         planned_queries=8,
         randomness=Randomness.insecure(0),
@@ -345,7 +345,7 @@ def test_what_is_not_proved_is_refused():
         mean_oracle(rows(), ledger=ledger_of("add_or_remove_one"))
     with pytest.raises(UnsupportedEventError, match="a sum in the shuffle model"):
         mean_oracle(rows(), sampler=tacita.PoissonSampler(sample_rate=0.5, num_records=200))
-    coin = tacita.DisjointSampler(num_batches=2, num_records=200, assignment="coin")
+    coin = tacita.AllocatedSampler(batches_per_epoch=2, num_records=200)
     with pytest.raises(UnsupportedEventError, match="a sum in the shuffle model"):
         mean_oracle(rows(), sampler=coin)
 
@@ -354,7 +354,7 @@ def test_what_is_not_proved_is_refused():
     ("wrong", "match"),
     [
         (
-            {"sampler": tacita.DisjointSampler(num_batches=3, num_records=200, assignment="index")},
+            {"sampler": tacita.DisjointSampler(num_batches=3, num_records=200)},
             "batches of one size",
         ),
         ({"sampler": full(199)}, "num_records must be the number of records"),

@@ -213,7 +213,7 @@ def regression(records, *, batches, queries=None, multiplier=1.0, ledger=None):
         lambda model, batch: (model(batch[0]).squeeze(1) - batch[1]).square() / 2,
         (x, y),
         ledger=ledger,
-        sampler=tacita.DisjointSampler(num_batches=batches, num_records=records, assignment="index"),
+        sampler=tacita.DisjointSampler(num_batches=batches, num_records=records),
         clipper=tacita.FlatClipper(max_grad_norm=4.0),
         mechanism=tacita.GaussianMechanism(noise_multiplier=multiplier),
         planned_queries=queries or batches,

@@ -28,8 +28,8 @@ def error(batches, epochs, epsilon, bands, power):
     ("batches", "epochs", "epsilon", "sampler"),
     [
         (100, 1, 1, tacita.PoissonSampler),  # epochs by coin gain 3 %, which is not worth their restrictions
-        (10, 1, 1, tacita.ShuffledEpochsSampler),
-        (10, 5, 4, tacita.ShuffledEpochsSampler),
+        (10, 1, 1, tacita.AllocatedSampler),
+        (10, 5, 4, tacita.AllocatedSampler),
         (100, 1, 8, tacita.CyclicSampler),
         (100, 5, 4, tacita.CyclicSampler),
         (1, 5, 1, tacita.PoissonSampler),
@@ -46,7 +46,7 @@ def test_auto_takes_the_least_predicted_error(batches, epochs, epsilon, sampler)
 @pytest.mark.parametrize(
     ("batches", "relation", "sampler"),
     [
-        (10, "zero_out_one", tacita.ShuffledEpochsSampler),
+        (10, "zero_out_one", tacita.AllocatedSampler),
         (10, "replace_one", tacita.PoissonSampler),
         (100, RELATION, tacita.PoissonSampler),
     ],

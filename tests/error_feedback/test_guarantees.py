@@ -14,7 +14,7 @@ from tacita.error_feedback.bounded import bounded_residual_weights
 from tacita.error_feedback.error import injected, no_error, share_of_norm, share_within, succeeding
 from tacita.errors import UnsupportedEventError
 from tacita.gradients.given import GivenEngine
-from tacita.sampling import FixedSizeSampler, FullBatchSampler, PoissonSampler, ShuffledEpochsSampler
+from tacita.sampling import AllocatedSampler, FixedSizeSampler, FullBatchSampler, PoissonSampler, ShuffledEpochsSampler
 from tests.error_feedback.dice import UNIT
 from tests.rounding import assert_close_in
 
@@ -347,7 +347,7 @@ def test_a_fixed_share_is_charged_no_more_than_it_moves(share):
     canary = torch.tensor([0, 50.0, 0], dtype=torch.float64).expand(400, 2, 3)
     feedback = bounded(2.0, math.inf, injected_share=share)
     poisson = PoissonSampler(sample_rate=0.1, num_records=20)
-    epochs = ShuffledEpochsSampler(batches_per_epoch=4, num_records=20, assignment="coin")
+    epochs = AllocatedSampler(batches_per_epoch=4, num_records=20)
     estimator, twice = charged(feedback, 2, poisson)
     moved = two_worlds(estimator, torch.zeros(400, 2, 1, 3, dtype=torch.float64), canary, drawn)
     total = moved.square().sum((0, 2)).sqrt()
@@ -485,7 +485,7 @@ def test_the_divisor_is_the_samplers(feedback, divisor):
         (FEEDBACKS[1], FixedSizeSampler(batch_size=2, num_records=20), "replace_one", "under any relation"),
         (
             FEEDBACKS[1],
-            ShuffledEpochsSampler(batches_per_epoch=10, num_records=20, assignment="permutation"),
+            ShuffledEpochsSampler(batches_per_epoch=10, num_records=20),
             "add_or_remove_one",
             "replace_one and zero_out_one",
         ),

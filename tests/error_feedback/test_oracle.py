@@ -180,7 +180,7 @@ def test_each_feedback_is_charged_by_its_own_event(make):
     assert not make(PRIVATE, relation="replace_one").event.amplified
     first = tacita.PrivateFeedback(max_feedback_norm=0.5, first_draw=True)
     assert isinstance(make(first).event, error_feedback.FirstDrawEvent)
-    shuffled = tacita.ShuffledEpochsSampler(batches_per_epoch=4, num_records=60, assignment="permutation")
+    shuffled = tacita.ShuffledEpochsSampler(batches_per_epoch=4, num_records=60)
     event = make(BOUNDED, relation="zero_out_one", sampler=shuffled).event
     assert isinstance(event, error_feedback.BoundedResidualEvent)
     assert event.sampling.queries_per_epoch == 4

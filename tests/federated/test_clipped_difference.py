@@ -211,7 +211,7 @@ def test_one_occurrence_of_a_clipped_sample_moves_all_messages_by_its_charge(unc
                 sent.append(values["all"]["theta"])
             worlds.append(torch.stack(sent))
         moved = float((worlds[0] - worlds[1]).norm())
-        sampler = tacita.DisjointSampler(num_batches=40, num_records=40, assignment="coin")
+        sampler = tacita.AllocatedSampler(batches_per_epoch=40, num_records=40)
         charge = estimator.event(sampler, {"all": 1.0}, "add_or_remove_one", {"theta": torch.Size([2])})
         limit = charge.guarantee(40).mu
         assert moved <= limit

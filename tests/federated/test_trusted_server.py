@@ -32,7 +32,7 @@ def cyclic(clients=CLIENTS, assignment: Literal["coin", "index"] = "coin", **mor
 
 
 def epochs(clients=CLIENTS):
-    return tacita.ShuffledEpochsSampler(batches_per_epoch=GROUPS, num_records=clients, assignment="coin")
+    return tacita.AllocatedSampler(batches_per_epoch=GROUPS, num_records=clients)
 
 
 def server(mechanism=None, sampler=None):
@@ -359,7 +359,7 @@ def test_what_is_not_proved_is_refused(privacy, says):
         (lambda: server(sampler=cyclic(clients=8)), "must be the number of clients, 7, got CyclicSampler"),
         (lambda: TrustedServer(mechanism=correlated(), sampler=cyclic(), sample_rate=0.5), "sample_rate must be left"),
         (
-            lambda: server(sampler=tacita.DisjointSampler(num_batches=4, num_records=CLIENTS, assignment="coin")),
+            lambda: server(sampler=tacita.DisjointSampler(num_batches=4, num_records=CLIENTS)),
             "rounds must be <= 4 with DisjointSampler",
         ),
         (lambda: TrustedServer(mechanism=tacita.RoundedGaussian(noise_multiplier=1.0)), "grid"),

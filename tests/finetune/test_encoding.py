@@ -19,7 +19,8 @@ def encoder(max_tokens=32, **changes):
 
 
 def encoded(fields, **changes):
-    return encoder(**changes).encode(read_line(json.dumps(fields).encode()).record)
+    (found,) = encoder(**changes).encode([read_line(json.dumps(fields).encode()).record])
+    return found
 
 
 def chat(*contents):
@@ -64,6 +65,12 @@ def test_tokens_and_targets_by_hand(fields, changes, parts):
     assert (found.ids, found.targets) == by_hand(*parts)
 
 
+def test_records_that_are_encoded_together_are_encoded_as_alone():
+    given = [{"text": "ab"}, 3, chat("a", "b"), {"prompt": "c", "completion": "d"}, chat("e"), {"text": "f" * 99}]
+    together = encoder().encode([read_line(json.dumps(one).encode()).record for one in given])
+    assert together == [encoded(one) for one in given]
+
+
 PAIR = {"prompt": "abcdefgh", "completion": "ijklmnop"}  # 8 + 8 + the end token
 
 
@@ -102,7 +109,7 @@ def test_a_model_that_begins_with_a_token_gets_it():
         bos_token_id = 1
 
         def __call__(self, text, add_special_tokens=True, **settings):
-            ids = super().__call__(text, **settings)["input_ids"]
+            ids = super().__call__(text, add_special_tokens=add_special_tokens, **settings)["input_ids"]
             return {"input_ids": [1, *ids] if add_special_tokens else ids}
 
     assert encoded({"text": "a"}, tokenizer=Beginning()).ids == [1, *spell("a"), END]
@@ -135,8 +142,8 @@ def test_a_template_that_cannot_tell_the_answers_is_refused_before_any_record(to
 def test_a_conversation_that_its_template_refuses_contributes_nothing():
     two = [Turn("user", "a"), Turn("user", "b"), Turn("assistant", "c")]
     record = read_line(json.dumps({"messages": [vars(turn) for turn in two]}).encode()).record
-    assert not encoder(tokenizer=Tokenizer("alternates")).encode(record).ids
-    assert encoder().encode(record).ids
+    assert not encoder(tokenizer=Tokenizer("alternates")).encode([record])[0].ids
+    assert encoder().encode([record])[0].ids
 
 
 def test_marks_inside_of_a_message_move_no_other_turn():

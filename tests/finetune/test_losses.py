@@ -8,6 +8,7 @@ import torch
 
 import tacita
 from tacita.finetune import EncodedTexts, TokenEncoder, sequence_losses
+from tacita.finetune.losses import scored_losses
 from tacita.finetune.records import read_line
 from tests.finetune.toy import Model, Tokenizer
 
@@ -71,3 +72,10 @@ def test_a_long_record_moves_the_clipped_sum_by_at_most_the_threshold(tmp_path):
 def test_a_loss_of_the_batch_is_refused(loss, divisor, words):
     with pytest.raises(ValueError, match=words):
         sequence_losses(loss, divisor=divisor)
+
+
+def test_a_record_without_a_target_is_not_scored(tmp_path):
+    model, batch = Model(), rows(tmp_path).fetch(np.arange(len(TEXTS)), 0)
+    found = scored_losses(model, batch)
+    assert found.isnan().tolist() == [False, False, False, True]
+    assert torch.equal(found[:3], sequence_losses()(model, batch)[:3])

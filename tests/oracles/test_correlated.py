@@ -245,8 +245,8 @@ def test_a_load_that_fails_changes_nothing(make_oracle, asked, whole_groups):
     "sampler",
     [
         CYCLIC["sampler"],
-        tacita.DisjointSampler(num_batches=10, num_records=60, assignment="coin"),
-        tacita.ShuffledEpochsSampler(batches_per_epoch=5, num_records=60, assignment="coin"),
+        tacita.AllocatedSampler(batches_per_epoch=10, num_records=60),
+        tacita.AllocatedSampler(batches_per_epoch=5, num_records=60),
     ],
 )
 def test_other_rows_in_mid_session_would_deal_the_groups_anew(problem, make_oracle, asked, sampler):
@@ -331,7 +331,7 @@ def test_a_calibrated_oracle_meets_its_target(make_oracle, cyclic):
     [
         (dict(sampler=tacita.PoissonSampler(sample_rate=0.3, num_records=60)), UnsupportedEventError, "in a row"),
         (
-            dict(sampler=tacita.ShuffledEpochsSampler(batches_per_epoch=4, num_records=60, assignment="coin")),
+            dict(sampler=tacita.AllocatedSampler(batches_per_epoch=4, num_records=60)),
             UnsupportedEventError,
             "in a row",
         ),
@@ -348,7 +348,7 @@ def test_a_calibrated_oracle_meets_its_target(make_oracle, cyclic):
         ),
         (
             dict(
-                sampler=tacita.DisjointSampler(num_batches=10, num_records=60, assignment="coin"),
+                sampler=tacita.AllocatedSampler(batches_per_epoch=10, num_records=60),
                 kind=tacita.ErrorFeedbackOracle,
                 feedback=tacita.PrivateFeedback(max_feedback_norm=0.2),
             ),

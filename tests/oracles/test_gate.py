@@ -165,7 +165,7 @@ def test_where_nothing_is_redone_every_number_with_a_line_is_left_behind(problem
 
 
 def test_a_one_pass_session_refuses_a_line_that_does_not_match(problem, make_oracle, tmp_path):
-    one_pass = dict(sampler=tacita.DisjointSampler(num_batches=10, num_records=60, assignment="coin"))
+    one_pass = dict(sampler=tacita.AllocatedSampler(batches_per_epoch=10, num_records=60))
     state, releases = crashed(make_oracle, problem, tmp_path, 3, **one_pass)
     oracle = resumed(make_oracle, tmp_path, state, **one_pass)
     assert same(oracle.query(trainable(problem[0])), releases[0])  # the identical release is still free
@@ -177,7 +177,7 @@ def test_a_one_pass_session_refuses_a_line_that_does_not_match(problem, make_ora
 
 def test_a_session_is_not_continued_under_another_key(problem, make_oracle, tmp_path):
     """Batches of one pass would be dealt anew: a record in two of them, where the ledger charges one."""
-    one_pass = dict(sampler=tacita.DisjointSampler(num_batches=10, num_records=60, assignment="coin"))
+    one_pass = dict(sampler=tacita.AllocatedSampler(batches_per_epoch=10, num_records=60))
     state, _ = crashed(make_oracle, problem, tmp_path, 3, **one_pass)
     with pytest.raises(ResumeError, match="begun with another key"):
         resumed(make_oracle, tmp_path, state, seed=1, **one_pass)
@@ -193,7 +193,7 @@ def test_a_newer_key_leaves_used_numbers_behind(problem, make_oracle, tmp_path):
 
 
 def test_under_a_newer_key_a_one_pass_session_is_refused_when_it_is_loaded(problem, make_oracle, tmp_path):
-    one_pass = dict(sampler=tacita.DisjointSampler(num_batches=10, num_records=60, assignment="coin"))
+    one_pass = dict(sampler=tacita.AllocatedSampler(batches_per_epoch=10, num_records=60))
     state, _ = crashed(make_oracle, problem, tmp_path, 3, **one_pass)
     randomness = tacita.Randomness.insecure(0)
     randomness.session_key("train-1")
@@ -280,7 +280,7 @@ def test_no_noise_is_used_twice(make_oracle):
     [
         tacita.PoissonSampler(sample_rate=0.3, num_records=60),
         tacita.FullBatchSampler(num_records=60),  # no coins at all, and noise all the same
-        tacita.DisjointSampler(num_batches=10, num_records=60, assignment="coin"),
+        tacita.AllocatedSampler(batches_per_epoch=10, num_records=60),
     ],
 )
 def test_a_saved_key_draws_no_noise_again_for_another_ledger(problem, make_oracle, tmp_path, sampler):
@@ -322,7 +322,7 @@ def test_a_copied_key_file_draws_other_noise_for_another_ledger(problem, make_or
 
 def test_assignments_survive_a_kill_between_checkpoint_and_key(problem, make_oracle, tmp_path):
     """The key file is of generation 0 and was saved before any session; the checkpoint is of generation 1."""
-    one_pass = dict(sampler=tacita.DisjointSampler(num_batches=10, num_records=60, assignment="coin"))
+    one_pass = dict(sampler=tacita.AllocatedSampler(batches_per_epoch=10, num_records=60))
     ledger = tacita.Ledger(tmp_path / "ledger.jsonl", neighboring_relation="add_or_remove_one", privacy_unit="one row")
     randomness = tacita.Randomness.insecure(0)
     randomness.save(tmp_path / "key.json")

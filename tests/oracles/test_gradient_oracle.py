@@ -245,7 +245,7 @@ def test_a_public_count_must_be_the_datas(make_oracle, relation):
 
 def test_more_queries_than_the_sampler_has_batches_are_refused(make_oracle):
     with pytest.raises(ValueError, match="planned_queries must be <= 5"):
-        make_oracle(sampler=tacita.DisjointSampler(num_batches=5, num_records=60, assignment="coin"))
+        make_oracle("zero_out_one", sampler=tacita.DisjointSampler(num_batches=5, num_records=60))
 
 
 def test_a_loader_is_refused_as_sampler(problem, make_oracle):
@@ -453,8 +453,8 @@ def test_a_cap_whose_delta_publishes_a_record_is_refused(relation):
 @pytest.mark.parametrize("one_pass", [True, False])
 def test_calibrated_noise_pays_for_the_planned_restarts(make_oracle, one_pass):
     """All sessions together meet the target; the restart has the noise that the first one had."""
-    disjoint = tacita.DisjointSampler(num_batches=10, num_records=60, assignment="coin")
-    sampler = disjoint if one_pass else tacita.PoissonSampler(sample_rate=0.3, num_records=60)
+    allocated = tacita.AllocatedSampler(batches_per_epoch=10, num_records=60)
+    sampler = allocated if one_pass else tacita.PoissonSampler(sample_rate=0.3, num_records=60)
     settings = dict(
         ledger=tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row"),
         sampler=sampler,

@@ -27,8 +27,8 @@ REFUTED = {  # bug -> the oracle that shows it
     "divisor_from_the_data": "poisson",
     "divided_by_the_realised_size": "poisson",
     # claims
-    "shuffled_epochs_as_poisson": "epochs-permutation",
-    "disjoint_batches_as_poisson": "one-pass-index",
+    "shuffled_epochs_as_poisson": "shuffled-epochs",
+    "disjoint_batches_as_poisson": "one-pass",
     "fixed_size_as_poisson": "fixed-size",
     "replace_one_at_the_price_of_add_or_remove": "full-batch",
     "replace_one_by_the_other_pair": "poisson",

@@ -12,6 +12,7 @@ import pytest
 
 from tacita.random import QueryCoins, Randomness
 from tacita.sampling import (
+    AllocatedSampler,
     CyclicSampler,
     DisjointSampler,
     FixedSizeSampler,
@@ -80,14 +81,13 @@ CASES = {
     "units": (UnitPoissonSampler(sample_rate=0.4, num_records=9, max_rows_per_unit=2), 2, dict(independent(0.4, 2))),
     "full batch": (FullBatchSampler(num_records=9), 2, {(True,) * 6: 1.0}),
     "fixed size": (FixedSizeSampler(batch_size=2, num_records=ROWS), 2, dict(uniform(subsets(2, 2)))),
-    "one pass, coin": (DisjointSampler(num_batches=2, num_records=9, assignment="coin"), 2, dict(uniform(COINS))),
-    "one pass, index": (
-        DisjointSampler(num_batches=2, num_records=ROWS, assignment="index"),
+    "one pass": (
+        DisjointSampler(num_batches=2, num_records=ROWS),
         2,
         dict(uniform(in_batches([(0, 0, 1)], 2))),
     ),
-    "epochs, coin": (
-        ShuffledEpochsSampler(batches_per_epoch=2, num_records=9, assignment="coin"),
+    "allocated": (
+        AllocatedSampler(batches_per_epoch=2, num_records=9),
         4,
         dict(uniform(two_epochs(COINS))),
     ),
@@ -96,8 +96,8 @@ CASES = {
         4,
         dict(uniform([(*one, *one) for one in COINS])),
     ),
-    "epochs, permutation": (
-        ShuffledEpochsSampler(batches_per_epoch=2, num_records=ROWS, assignment="permutation"),
+    "shuffled": (
+        ShuffledEpochsSampler(batches_per_epoch=2, num_records=ROWS),
         4,
         dict(uniform(two_epochs(ORDERS))),
     ),
@@ -195,4 +195,4 @@ def test_the_check_can_fail(name, assert_law):
 
 def test_the_check_sees_coins_in_place_of_a_permutation(assert_law):
     with pytest.raises(AssertionError, match="law"):
-        assert_sessions(many(CASES["epochs, coin"][0], 4), CASES["epochs, permutation"][2], assert_law)
+        assert_sessions(many(CASES["allocated"][0], 4), CASES["shuffled"][2], assert_law)

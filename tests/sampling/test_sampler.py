@@ -25,6 +25,7 @@ from tacita.accounting.sampling_laws import (
     TruncatedPoissonLaw,
 )
 from tacita.sampling import (
+    AllocatedSampler,
     CyclicSampler,
     DisjointSampler,
     FixedSizeSampler,
@@ -47,18 +48,9 @@ CASES = [
     (UnitPoissonSampler(sample_rate=0.3, num_records=N, max_rows_per_unit=4), PoissonUnitLaw(0.3, 4), 12.0),
     (FixedSizeSampler(batch_size=7, num_records=N), FixedSizeLaw(7, N), 7.0),
     (FullBatchSampler(num_records=N), FullBatchLaw(), 40.0),
-    (DisjointSampler(num_batches=8, num_records=N, assignment="coin"), DisjointLaw(own_coin=True, num_batches=8), 5.0),
-    (DisjointSampler(num_batches=8, num_records=N, assignment="index"), DisjointLaw(own_coin=False), 5.0),
-    (
-        ShuffledEpochsSampler(batches_per_epoch=5, num_records=N, assignment="coin"),
-        ShuffledEpochsLaw(5, own_coin=True),
-        8.0,
-    ),
-    (
-        ShuffledEpochsSampler(batches_per_epoch=5, num_records=N, assignment="permutation"),
-        ShuffledEpochsLaw(5, own_coin=False),
-        8.0,
-    ),
+    (DisjointSampler(num_batches=8, num_records=N), DisjointLaw(own_coin=False), 5.0),
+    (AllocatedSampler(batches_per_epoch=5, num_records=N), ShuffledEpochsLaw(5, own_coin=True), 8.0),
+    (ShuffledEpochsSampler(batches_per_epoch=5, num_records=N), ShuffledEpochsLaw(5, own_coin=False), 8.0),
     (CyclicSampler(batches_per_cycle=5, num_records=N, assignment="coin"), CyclicLaw(5, own_coin=True), 8.0),
     (CyclicSampler(batches_per_cycle=5, num_records=N, assignment="index"), CyclicLaw(5, own_coin=False), 8.0),
     (
@@ -188,19 +180,8 @@ def test_settings_are_named_and_frozen(sampler, law, expected):
         (lambda: FixedSizeSampler(batch_size=0, num_records=9), "batch_size must be an integer >= 1"),
         (lambda: FixedSizeSampler(batch_size=10, num_records=9), "num_records must be an integer >= 10"),
         (lambda: FullBatchSampler(num_records=-1), "num_records must be an integer >= 1"),
-        (
-            lambda: DisjointSampler(num_batches=0, num_records=9, assignment="coin"),
-            "num_batches must be an integer >= 1",
-        ),
-        (lambda: DisjointSampler(num_batches=2, num_records=9, assignment="permutation"), "'coin' or 'index'"),
-        (
-            lambda: ShuffledEpochsSampler(batches_per_epoch=0, num_records=9, assignment="coin"),
-            "batches_per_epoch must be",
-        ),
-        (
-            lambda: ShuffledEpochsSampler(batches_per_epoch=2, num_records=9, assignment="index"),
-            "'coin' or 'permutation'",
-        ),
+        (lambda: DisjointSampler(num_batches=0, num_records=9), "num_batches must be an integer >= 1"),
+        (lambda: AllocatedSampler(batches_per_epoch=0, num_records=9), "batches_per_epoch must be"),
         (
             lambda: CyclicSampler(batches_per_cycle=0, num_records=9, assignment="coin"),
             "batches_per_cycle must be",
@@ -281,8 +262,8 @@ def test_decimal_rates_mean_what_they_say(rate, epochs, queries):
 
 def test_one_epoch_of_the_others():
     assert FullBatchSampler(num_records=5).queries_per_epoch == 1
-    assert DisjointSampler(num_batches=93, num_records=930, assignment="coin").queries_per_epoch == 93
-    assert ShuffledEpochsSampler(batches_per_epoch=49, num_records=9, assignment="coin").queries_for(2) == 98
+    assert AllocatedSampler(batches_per_epoch=93, num_records=930).queries_per_epoch == 93
+    assert AllocatedSampler(batches_per_epoch=49, num_records=9).queries_for(2) == 98
 
 
 @pytest.mark.parametrize("epochs", [0, -1, math.nan, math.inf])
@@ -293,6 +274,6 @@ def test_epochs_must_be_a_positive_number(epochs):
 
 @pytest.mark.parametrize("batches", [7, 2**26 + 1, 67257382, 2**31 - 1])
 def test_an_epoch_has_its_batches_whatever_the_rounding_of_their_share(batches):
-    epochs = ShuffledEpochsSampler(batches_per_epoch=batches, num_records=10, assignment="coin")
-    one_pass = DisjointSampler(num_batches=batches, num_records=10, assignment="coin")
+    epochs = AllocatedSampler(batches_per_epoch=batches, num_records=10)
+    one_pass = DisjointSampler(num_batches=batches, num_records=10)
     assert epochs.queries_per_epoch == epochs.law.queries_per_epoch == one_pass.queries_per_epoch == batches

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from tacita import (
+    AllocatedSampler,
     AutomaticClipper,
     BoundedFeedback,
     ClippedGradientOracle,
@@ -242,16 +243,20 @@ def fixed_size(n):
     return FixedSizeSampler(batch_size=3, num_records=n)
 
 
-def one_pass(assignment):
-    return lambda n: DisjointSampler(num_batches=4, num_records=n, assignment=assignment)
+def one_pass(n):
+    return DisjointSampler(num_batches=4, num_records=n)
 
 
 def cyclic(assignment, turn_rate=1.0):
     return lambda n: CyclicSampler(batches_per_cycle=2, num_records=n, assignment=assignment, turn_rate=turn_rate)
 
 
-def epochs(assignment):
-    return lambda n: ShuffledEpochsSampler(batches_per_epoch=2, num_records=n, assignment=assignment)
+def allocated(batches):
+    return lambda n: AllocatedSampler(batches_per_epoch=batches, num_records=n)
+
+
+def shuffled(n):
+    return ShuffledEpochsSampler(batches_per_epoch=2, num_records=n)
 
 
 ORACLES = {
@@ -272,10 +277,10 @@ ORACLES = {
     "full-batch": given(full),
     "poisson": given(poisson),
     "fixed-size": given(fixed_size),
-    "one-pass-coin": given(one_pass("coin"), queries=4),
-    "one-pass-index": given(one_pass("index"), queries=4),
-    "epochs-coin": given(epochs("coin"), noise_multiplier=2.0, queries=4),
-    "epochs-permutation": given(epochs("permutation"), noise_multiplier=2.0, queries=4),
+    "one-pass": given(one_pass, queries=4),
+    "allocated-one-pass": given(allocated(4), queries=4),
+    "allocated": given(allocated(2), noise_multiplier=2.0, queries=4),
+    "shuffled-epochs": given(shuffled, noise_multiplier=2.0, queries=4),
     "cyclic-coin": given(cyclic("coin"), noise_multiplier=2.0, queries=4),
     "correlated-coin": given(
         cyclic("coin"), mechanism=CorrelatedGaussian(noise_multiplier=3.0, bands=2, power=0.7), queries=6
@@ -284,7 +289,7 @@ ORACLES = {
         cyclic("index"), mechanism=CorrelatedGaussian(noise_multiplier=3.0, bands=3, power=0.5), queries=4
     ),
     "correlated-one-pass": given(
-        one_pass("coin"), mechanism=CorrelatedGaussian(noise_multiplier=1.5, bands=2, power=0.9), queries=4
+        one_pass, mechanism=CorrelatedGaussian(noise_multiplier=1.5, bands=2, power=0.9), queries=4
     ),
     "cyclic-poisson": given(cyclic("coin", turn_rate=0.5), noise_multiplier=1.5, queries=4),
     "banded-matrix": given(
@@ -314,7 +319,7 @@ ORACLES = {
     "clipped-difference": under(
         "add_or_remove_one", given(full, noise_multiplier=2.0, queries=4, estimator=difference)
     ),
-    "clipped-samples": under("add_or_remove_one", given(epochs("coin"), noise_multiplier=0.5, estimator=samples)),
+    "clipped-samples": under("add_or_remove_one", given(allocated(2), noise_multiplier=0.5, estimator=samples)),
     "unclipped": unclipped(full, "add_or_remove_one"),
     "hidden-error": feedback(
         PrivateFeedback(max_feedback_norm=0.2),
@@ -326,7 +331,7 @@ ORACLES = {
     ),
     "bounded-residuals": feedback(
         BoundedFeedback(max_feedback_norm=1.0, max_residual_norm=2.0),
-        epochs("coin"),
+        allocated(2),
         "zero_out_one",
         method="program",
         noise_multiplier=2.0,

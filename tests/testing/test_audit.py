@@ -58,7 +58,7 @@ TIGHT = {
     "per-layer": 0.8,
     "replace-one": 0.85,
     "one-pass": 0.8,
-    "shuffled-epochs": 0.8,
+    "allocation": 0.8,
     "units": 0.8,
 }
 
@@ -90,11 +90,11 @@ def test_persons_are_not_charged_as_rows():
     assert ready("units", runs=20_000, claim=Claim.of(ledger, 1e-2)).verdict == "refuted"
 
 
-@pytest.mark.parametrize("name", ["one-pass", "shuffled-epochs"])
+@pytest.mark.parametrize("name", ["one-pass", "allocation"])
 def test_a_record_in_one_of_four_batches_is_not_charged_as_in_one_of_eight(name):
     law, queries, noise_std = {
         "one-pass": (DisjointLaw(own_coin=True, num_batches=8), 8, 1.0),
-        "shuffled-epochs": (ShuffledEpochsLaw(8, own_coin=True), 24, 2.0),
+        "allocation": (ShuffledEpochsLaw(8, own_coin=True), 24, 2.0),
     }[name]
     ledger = Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row")
     event = GaussianSumEvent(
@@ -105,12 +105,12 @@ def test_a_record_in_one_of_four_batches_is_not_charged_as_in_one_of_eight(name)
 
 
 @pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one", "zero_out_one"])
-@pytest.mark.parametrize("name", ["one-pass-coin", "epochs-permutation"])
+@pytest.mark.parametrize("name", ["allocated-one-pass", "shuffled-epochs"])
 def test_the_attacker_knows_a_records_batch_where_the_claim_concedes_it(name, relation):
-    if (name, relation) == ("epochs-permutation", "add_or_remove_one"):
+    if (name, relation) == ("shuffled-epochs", "add_or_remove_one"):
         pytest.skip("refused")
     (arena,) = arenas_of(ORACLES[name], relation, 1e-2, [ADVERSARIES["constant gradient"]], columns=2)
-    assert arena.parts.coins_known == (name == "epochs-permutation" or relation == "replace_one")
+    assert arena.parts.coins_known == (name == "shuffled-epochs" or relation == "replace_one")
 
 
 def test_a_third_party_is_asked_query_by_query_and_the_result_says_so():
@@ -137,7 +137,7 @@ def test_the_result_is_plain_data():
 
 def test_real_releases_are_the_simulated_values_with_noise():
     """What real queries of every kind of oracle release, less what the simulator says of their batches, is noise."""
-    for name in ("poisson", "per-layer", "fixed-size", "epochs-permutation"):
+    for name in ("poisson", "per-layer", "fixed-size", "shuffled-epochs"):
         relation = "add_or_remove_one" if name in ("poisson", "per-layer") else "replace_one"
         (arena,) = arenas_of(ORACLES[name], relation, 1e-2, [ADVERSARIES["against the others"]], columns=4)
         for present in (True, False):

@@ -189,7 +189,7 @@ def _oracles(rows: Tensor, seed: int) -> dict[str, GradientOracle | ShuffleMeanO
 
     def common() -> dict:
         return {
-            "sampler": DisjointSampler(num_batches=BATCHES, num_records=len(rows), assignment="index"),
+            "sampler": DisjointSampler(num_batches=BATCHES, num_records=len(rows)),
             "ledger": Ledger(neighboring_relation="replace_one", privacy_unit="one user"),
             "planned_queries": BATCHES, "randomness": Randomness.insecure(seed),
         }  # fmt: skip

@@ -47,7 +47,7 @@ def one_pass_oracle(
         source,
         estimator=ClippedSum(FlatClipper(max_grad_norm=max_grad_norm)),
         mechanism=GaussianMechanism(noise_multiplier=0.0 if mu is None else 1 / mu),
-        sampler=DisjointSampler(num_batches=queries, num_records=used, assignment="index"),
+        sampler=DisjointSampler(num_batches=queries, num_records=used),
         ledger=Ledger(neighboring_relation="replace_one", privacy_unit="one row"),
         planned_queries=queries,
         rows=np.arange(used),

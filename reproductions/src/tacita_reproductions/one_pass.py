@@ -87,7 +87,7 @@ class Method:
     def sampler(self, records: int, batch: int) -> Sampler:
         if self.poisson:
             return PoissonSampler(sample_rate=batch / records, num_records=records)
-        return DisjointSampler(num_batches=records // batch, num_records=records, assignment="index")
+        return DisjointSampler(num_batches=records // batch, num_records=records)
 
     def estimator(self, threshold: float, divisor: float) -> Estimator:
         if self.share is None:

@@ -289,8 +289,9 @@ class DisjointLaw(AssignedLaw):
     """Each record is in one query of the session at most.
 
     Attributes:
-        own_coin: Whether each record draws its batch uniformly by its own coin; then an absent record moves no other.
-        num_batches: Number of batches; ``None`` (as in older ledgers) if unknown, and then the coins hide nothing.
+        own_coin: Whether each record draws its batch uniformly by its own coin. True in older ledgers alone: one pass
+            of an ``AllocatedSampler`` has the law of its epochs.
+        num_batches: Number of batches; ``None`` if unknown, and then the coins hide nothing.
     """
 
     own_coin: bool
@@ -320,7 +321,7 @@ class DisjointLaw(AssignedLaw):
 
 @dataclass(frozen=True)
 class ShuffledEpochsLaw(AssignedLaw):
-    """Each record is in one of the ``batches_per_epoch`` queries of each epoch.
+    """Each record is in one of the ``batches_per_epoch`` queries of each epoch; by own coin, this is random allocation.
 
     Attributes:
         batches_per_epoch: Number of batches of an epoch; a record is in one of them.
@@ -340,10 +341,12 @@ class ShuffledEpochsLaw(AssignedLaw):
 
     @property
     def words(self) -> str:  # type: ignore[override]
-        return f"Shuffled epochs, assigned {_assigned(self.own_coin)}"
+        return "Random allocation, one batch an epoch" if self.own_coin else "Shuffled epochs, by permutation"
 
     def describe(self) -> str:
-        return f"Shuffled epochs of {self.batches_per_epoch} batches"
+        return (
+            f"{'Random allocation' if self.own_coin else 'Shuffled epochs'}, {self.batches_per_epoch} batches an epoch"
+        )
 
     def most_draws(self, queries: int) -> int:
         return -(-queries // self.batches_per_epoch)
@@ -442,9 +445,8 @@ EVERY_LAW: tuple[SamplingLaw, ...] = (
     TruncatedPoissonLaw(0.5, 1, 2),
     FullBatchLaw(),
     FixedSizeLaw(1, 2),
-    DisjointLaw(own_coin=True),
-    DisjointLaw(own_coin=False),
     ShuffledEpochsLaw(1, own_coin=True),
+    DisjointLaw(own_coin=False),
     ShuffledEpochsLaw(1, own_coin=False),
     CyclicLaw(1, own_coin=True),
     CyclicLaw(1, own_coin=False),

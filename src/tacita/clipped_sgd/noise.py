@@ -91,7 +91,7 @@ def one_pass_noise(
 
     :math:`s\, C / \mu(\epsilon, \delta)`, where s is 1, or 2 under ``replace_one``. There is no factor for the number
     of steps, because the whole run is one Gaussian query of each record. :class:`tacita.DisjointSampler` draws such
-    batches.
+    batches; by secret coin (:class:`tacita.AllocatedSampler`) a run needs less.
 
     Example:
         >>> round(one_pass_noise(epsilon=8, delta=1e-5, max_grad_norm=1, relation="add_or_remove_one"), 6)

@@ -38,7 +38,7 @@ class AcceleratedSGD(Solver):
         ...     model := torch.nn.Linear(3, 1, bias=False),
         ...     lambda model, batch: (model.weight - batch[0]).square().sum(1) / 2, (x,),
         ...     ledger=tacita.Ledger(neighboring_relation="replace_one", privacy_unit="one row"),
-        ...     sampler=tacita.DisjointSampler(num_batches=10, num_records=1000, assignment="index"),
+        ...     sampler=tacita.DisjointSampler(num_batches=10, num_records=1000),
         ...     clipper=tacita.FlatClipper(max_grad_norm=3.0),
         ...     mechanism=tacita.GaussianMechanism(noise_multiplier=1.0), planned_queries=10)
         >>> found = AcceleratedSGD(oracle, {"weight": torch.zeros(1, 3)}, steps=10, lr=0.1, domain=None).run()

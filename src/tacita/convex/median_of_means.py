@@ -34,7 +34,7 @@ class MedianOfMeans(Estimator):
     Every coordinate of every record is clamped to :math:`[-\tau, \tau]`. Row i of the data set is in group
     :math:`i \bmod m`, in every batch. Dividing by the public batch size s gives the median of the group means, if
     groups have s / m records each: choose batches of whole multiples of m, of consecutive rows
-    (``DisjointSampler(..., assignment="index")``, full batches). A row that is not finite counts as zero.
+    (``DisjointSampler``, full batches). A row that is not finite counts as zero.
 
     Guarantee: one record moves each group sum by at most :math:`\tau` in every coordinate when it is zeroed out, and
     each coordinate of the values by at most :math:`m \tau`; so the sensitivity is :math:`\tau m \sqrt d`, and twice

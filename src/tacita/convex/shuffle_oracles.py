@@ -217,8 +217,8 @@ class ShuffleMeanOracle1(_ShuffleOracle):
         source: Makes engines from data, one record a user: ``tacita.NetworkSource(model, loss_fn, dataset)``.
         max_grad_norm: Clipping threshold C, in the gradient's units.
         target_epsilon, target_delta: What the whole session may spend.
-        sampler: Batches of a public size: ``FullBatchSampler``, or ``DisjointSampler`` and ``ShuffledEpochsSampler``
-            that do not draw each record's batch by a coin. ``num_records`` must be a multiple of the number of batches.
+        sampler: Batches of a public size: ``FullBatchSampler``, ``DisjointSampler`` or ``ShuffledEpochsSampler``.
+            ``num_records`` must be a multiple of the number of batches.
         ledger: Pays; its relation is replace_one or zero_out_one.
         planned_queries: Number of queries that the guarantee covers.
         grid: Steps g of a coordinate's range [-C, C]; by default max(2, ceil(sqrt s), ceil(2 sqrt d)).
@@ -235,7 +235,7 @@ class ShuffleMeanOracle1(_ShuffleOracle):
         ...     GivenSource(torch.tensor([[0.5, -0.5]]).repeat(2000, 1)), max_grad_norm=1.0, target_epsilon=2.0,
         ...     target_delta=1e-5, planned_queries=2,
         ...     ledger=tacita.Ledger(neighboring_relation="replace_one", privacy_unit="one user"),
-        ...     sampler=tacita.DisjointSampler(num_batches=2, num_records=2000, assignment="index"))
+        ...     sampler=tacita.DisjointSampler(num_batches=2, num_records=2000))
         >>> release = oracle.query({"theta": torch.zeros(2)})
         >>> oracle.sums.bits, bool((release.gradient["theta"] - torch.tensor([0.5, -0.5])).abs().max() < 0.1)
         (NoiseBits(grid=32, noise_bits=21, bit_prob=0.5), True)

@@ -29,7 +29,7 @@ from tacita.correlated.strategy import (
     sensitivity,
 )
 from tacita.mechanisms import GaussianMechanism, Mechanism
-from tacita.sampling import CyclicSampler, PoissonSampler, Sampler, ShuffledEpochsSampler
+from tacita.sampling import AllocatedSampler, CyclicSampler, PoissonSampler, Sampler
 from tacita.sampling.sampler import simplest_fraction
 
 Noise = Literal["independent", "correlated", "auto"]
@@ -121,7 +121,7 @@ def choose_strategy(
     )
     errors = {usual: usual.error(relation, epsilon, delta, alongside)}
     if noise != "correlated" and 1 < batches <= EPOCHS_UP_TO:
-        epochs = ShuffledEpochsSampler(batches_per_epoch=batches, num_records=num_records, assignment="coin")
+        epochs = AllocatedSampler(batches_per_epoch=batches, num_records=num_records)
         words = f"independent, {batches} batches an epoch by secret coin"
         strategy = Strategy(words=words, sampler=epochs, form=GaussianMechanism, queries=queries_for(epochs))
         errors[strategy] = strategy.error(relation, epsilon, delta, alongside)

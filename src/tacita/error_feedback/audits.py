@@ -24,7 +24,7 @@ from tacita.gradients.given import GivenSource
 from tacita.ledger import Ledger
 from tacita.mechanisms import CalibratedGaussian, GaussianMechanism, Mechanism
 from tacita.oracles import GradientOracle
-from tacita.sampling import PoissonSampler, Sampler, ShuffledEpochsSampler
+from tacita.sampling import AllocatedSampler, PoissonSampler, Sampler
 from tacita.testing.adversaries import EMPTY, Adversary
 from tacita.testing.claims import Claim
 from tacita.testing.named_audits import ReadyAudit, mechanism_of
@@ -76,7 +76,7 @@ def published_claim(noise: str, delta: float) -> Claim | None:
 def bounded_residuals(mechanism: type[Mechanism]) -> MakeOracle:
     """Build oracles of bounded residuals: one epoch of 3 batches, residuals up to 16 times the clipping threshold."""
     return feedback_oracles(
-        lambda n: ShuffledEpochsSampler(batches_per_epoch=3, num_records=3, assignment="coin"),
+        lambda n: AllocatedSampler(batches_per_epoch=3, num_records=3),
         BoundedFeedback(max_feedback_norm=math.inf, max_residual_norm=16 * THRESHOLD),
         mechanism(noise_multiplier=1.0),
         3,

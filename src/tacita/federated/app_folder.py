@@ -26,6 +26,8 @@ federation = "federation.toml"
 output = "server"
 minimum-clients = 0
 seconds = 600.0
+model = ""
+test = ""
 """
 APP = {
     "pyproject.toml": PROJECT,

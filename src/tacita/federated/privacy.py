@@ -204,7 +204,7 @@ class TrustedServer(FederatedPrivacy):
                 f"sampler must draw each client by coins of its own, or by number, with a TrustedServer, got "
                 f"{self.sampler!r}: no guarantee is proved where one client's part in a round decides about another's, "
                 "because clients remember in which rounds they were. Use PoissonSampler without a max_batch_size, "
-                "ShuffledEpochsSampler or CyclicSampler."
+                "AllocatedSampler or CyclicSampler."
             )
         if self.sampler.max_rows_per_unit != 1:
             raise ValueError(f"sampler must draw clients, each of which is a unit, got {self.sampler!r}.")

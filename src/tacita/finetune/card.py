@@ -1,11 +1,14 @@
 """The model card of an adapter, from the statement of its run: no number is typed twice."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from tacita.finetune.settings import FinetuneSettings
+from tacita.ledger.run_sections import score_in_full
 from tacita.ledger.text_lines import rounded_up
 
+SCORED = "loss in nats a token"
 CAVEATS = (
     "What the base model was trained on is not covered.",
     "Prompts that are typed into the model are not covered: what is typed in comes out.",
@@ -18,18 +21,20 @@ def card(fields: Mapping[str, Any], settings: FinetuneSettings, base: str) -> st
     epsilon = fields.get("epsilon")
     bound = f"epsilon <= {rounded_up(epsilon)}" if isinstance(epsilon, int | float) else "no epsilon"
     said = fields.get("about") if isinstance(fields.get("about"), Mapping) else {}
+    score, headline = fields.get("holdout_score"), fields.get("headline")
     unit, relation = fields.get("privacy_unit"), fields.get("neighboring_relation")
     head = ["---", f"base_model: {base}", f"library_name: {'peft' if settings.train == 'lora' else 'transformers'}"]
     head += ["pipeline_tag: text-generation", "tags:", "- differential-privacy", "---", ""]
     lines = [
         f"# {base}, fine-tuned with differential privacy",
         "",
+        *([f"**{headline}**", ""] if headline else []),
         f"**{fields.get('verdict', 'no verdict')}**: {bound} at delta {fields.get('delta')}, {unit}, {relation}.",
         "",
         f"* Trained: {settings.train}, {settings.epochs:g} expected passes, clipping threshold "
         f"{settings.max_grad_norm:g}, {settings.max_tokens} tokens a record.",
         *(f"* {str(name).capitalize().replace('_', ' ')}: {value}" for name, value in dict(said or {}).items()),
-        "* Score: none was bought.",
+        f"* Score: {'none was bought.' if score is None else score_in_full(score)}{_perplexity(score)}",
         "",
         "## Caveats",
         "",
@@ -40,3 +45,8 @@ def card(fields: Mapping[str, Any], settings: FinetuneSettings, base: str) -> st
         "",
     ]
     return "\n".join([*head, *lines])
+
+
+def _perplexity(score: Mapping[str, Any] | None) -> str:
+    value = None if score is None else score["value"]
+    return "" if value is None else f" Perplexity, e to the loss: {math.exp(value):.4g}."

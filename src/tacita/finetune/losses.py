@@ -55,3 +55,9 @@ def sequence_losses(
         return each.sum(1) / own
 
     return losses
+
+
+def scored_losses(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    """Return the mean loss of each record's own targets; NaN for one without a target, which a score does not count."""
+    targets = (batch["labels"][:, 1:] != IGNORED).any(1)
+    return sequence_losses("mean")(model, batch).where(targets, float("nan"))

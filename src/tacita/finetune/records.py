@@ -123,4 +123,7 @@ def _turn(given: Any) -> Turn | None:
 
 def _is_text(value: Any) -> TypeGuard[str]:
     """Return whether a value is text that UTF-8 can hold: JSON may hold one half of a surrogate pair."""
-    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        return False

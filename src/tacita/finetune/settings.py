@@ -43,11 +43,12 @@ class FinetuneSettings:
         loss: mean or sum over a record's own targets; the sum is divided by half of the length.
         epochs: Passes over the data, in expectation.
         batch: Expected number of records (persons) in a step; max(min(n, 256), n / 50) by default.
-        physical_batch: Records in memory at once; changes no value.
+        physical_batch: Sequences in memory at once; changes no value.
         max_grad_norm: Clipping threshold.
         lr: Step size of AdamW, 2e-3 for lora and 5e-4 for full; it falls linearly after 5 % of the steps.
         dropout: Dropout of the model.
         dtype: Type of the frozen base: float32 or bfloat16.
+        holdout: Share of the records (persons) held out by coin, on which the score is bought; 0 buys none.
         public_validation: A file of the same form that you declare public: its loss is shown along the way.
         patience: Stop when that loss has not improved so many times in a row.
         output: Folder of the run, new or empty.
@@ -78,6 +79,7 @@ class FinetuneSettings:
     lr: Annotated[float | None, TRAINING] = None
     dropout: Annotated[float, TRAINING] = 0.0
     dtype: Annotated[Literal["float32", "bfloat16"], TRAINING] = "float32"
+    holdout: Annotated[float, TRAINING] = 0.05
     public_validation: Annotated[str | None, TRAINING] = None
     patience: Annotated[int | None, TRAINING] = None
     output: Annotated[str, RUN]
@@ -94,8 +96,9 @@ class FinetuneSettings:
         _validate.positive("epochs", self.epochs)
         _validate.positive("max_grad_norm", self.max_grad_norm)
         check_delta(self.delta, self.rows, False)
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), got {self.dropout!r}.")
+        for name in ("dropout", "holdout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)!r}.")
         if self.patience is not None and self.public_validation is None:
             raise ValueError("patience needs public_validation, whose loss ends the run: give both or neither.")
         if self.rows_per_query is not None and self.unit_field is None:

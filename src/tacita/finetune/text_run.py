@@ -1,6 +1,7 @@
 """Fine-tune a model on private texts: from two paths to an adapter under a seal, in one folder."""
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,10 +14,10 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from tacita._files import make_folder
 from tacita.finetune import base_model
-from tacita.finetune.card import card
+from tacita.finetune.card import SCORED, card
 from tacita.finetune.chat import ChatTemplate
 from tacita.finetune.encoding import EncodedTexts, TokenEncoder
-from tacita.finetune.losses import sequence_losses
+from tacita.finetune.losses import scored_losses, sequence_losses
 from tacita.finetune.records import read_records
 from tacita.finetune.settings import CONFIG, Files, FinetuneSettings
 from tacita.random import Randomness
@@ -24,8 +25,10 @@ from tacita.runs.folder import RunFolder
 from tacita.runs.run_lifecycle import RunLifecycle
 from tacita.runs.sealed_run import STATEMENT, TEXT
 from tacita.tables.source import private_rows
+from tacita.training.chosen_settings import ChosenSettings, chosen_rows_per_query
 from tacita.training.finished_run import Run
 from tacita.training.fit import fit
+from tacita.training.held_out_loss import HeldOutLoss
 from tacita.training.public_loss import EarlyStop
 
 WARM_UP = 0.05  # share of the steps over which the step size rises
@@ -72,6 +75,20 @@ class Prepared:
         settings = self.settings
         divisor = self.encoder.max_tokens / 2 if settings.loss == "sum" else None
         return sequence_losses(settings.loss, divisor=divisor)
+
+    @property
+    def sequences(self) -> int:
+        """How many sequences a step reads of a record that it draws: of a person several, by the rule of ``fit``."""
+        settings = self.settings
+        if settings.unit_field is None:
+            return 1
+        return chosen_rows_per_query(settings.rows_per_query, settings.epsilon, ChosenSettings())
+
+    @property
+    def score(self) -> HeldOutLoss | None:
+        """The score to buy, in nats up to those of a guess among all tokens; ``None`` without held-out records."""
+        share, upper = self.settings.holdout, math.log(len(self.encoder.tokenizer))
+        return HeldOutLoss(upper=upper, loss_fn=scored_losses, share=share, name=SCORED) if share else None
 
     @property
     def base_name(self) -> str:
@@ -137,10 +154,11 @@ def finetune(
         folder=settings.output,
         public_data=public,
         early_stop=None if own.patience is None else EarlyStop(patience=own.patience),
+        score=prepared.score,
         publish="exported",
         export=prepared.export,
         hardened=own.hardened or False,
-        max_physical_batch_size=own.physical_batch,
+        max_physical_batch_size=max(own.physical_batch // prepared.sequences, 1),
         progress=progress,
         randomness=randomness,
     )

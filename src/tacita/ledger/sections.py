@@ -60,6 +60,7 @@ TERMS = {  # a word of the statement -> what it means; a term is explained only 
     "sample rate is the coin's chance.",
     "Fixed-size sampling": "Fixed-size sampling draws the records of each query anew, always the same number of them.",
     "Disjoint batches": "Disjoint batches put no record into two queries.",
+    "Random allocation": "Random allocation puts a record into one query of each pass through the data, by a coin.",
     "Shuffled epochs": "Shuffled epochs put a record into one query of each pass through the data.",
     "Cyclic batches": "Cyclic batches put a record into one group for the whole session; the groups take turns.",
     "Cyclic Poisson": "In cyclic Poisson sampling the groups take turns, and in its turn a record enters by a coin.",

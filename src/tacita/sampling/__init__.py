@@ -2,6 +2,8 @@
 
 from tacita.sampling.cyclic import CyclicSampler as CyclicSampler
 from tacita.sampling.disjoint import DisjointSampler as DisjointSampler
+from tacita.sampling.epochs import AllocatedSampler as AllocatedSampler
+from tacita.sampling.epochs import ShuffledEpochsSampler as ShuffledEpochsSampler
 from tacita.sampling.fixed_size import FixedSizeSampler as FixedSizeSampler
 from tacita.sampling.full_batch import FullBatchSampler as FullBatchSampler
 from tacita.sampling.poisson import PoissonSampler as PoissonSampler
@@ -9,4 +11,3 @@ from tacita.sampling.poisson import UnitPoissonSampler as UnitPoissonSampler
 from tacita.sampling.sampler import Coins as Coins
 from tacita.sampling.sampler import Sampler as Sampler
 from tacita.sampling.sampler import as_sampler as as_sampler
-from tacita.sampling.shuffled_epochs import ShuffledEpochsSampler as ShuffledEpochsSampler

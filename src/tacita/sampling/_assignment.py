@@ -1,6 +1,6 @@
 """Assignments of records to batches that hold for a whole session or epoch. They are private.
 
-Place: random -> [sampling._assignment] -> sampling.disjoint, sampling.shuffled_epochs, sampling.cyclic.
+Place: random -> [sampling._assignment] -> sampling.disjoint, sampling.epochs, sampling.cyclic.
 """
 
 from abc import abstractmethod
@@ -93,21 +93,17 @@ class AssignedSampler(Sampler):
     // num_records``, and by ``"permutation"`` the same of its place in a uniform order.
 
     Attributes:
-        assignment: How records are assigned, one of ``ways``.
-        ways: What ``assignment`` may be.
+        assignment: How records are assigned: "coin", "index" or "permutation".
         batches_field: The name of the field that holds the number of batches.
     """
 
     assignment: str
-    ways: ClassVar[tuple[str, str]] = ("coin", "index")
     batches_field: ClassVar[str]
     _last: LastAssignment
 
     def __post_init__(self) -> None:
         for name in (self.batches_field, "num_records"):
             object.__setattr__(self, name, _validate.count(name, getattr(self, name)))
-        if self.assignment not in self.ways:
-            raise ValueError(f"assignment must be {self.ways[0]!r} or {self.ways[1]!r}, got {self.assignment!r}.")
         object.__setattr__(self, "_last", LastAssignment())  # not a field: never printed, compared or hashed
 
     @abstractmethod

@@ -51,6 +51,8 @@ class CyclicSampler(AssignedSampler):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.assignment not in ("coin", "index"):
+            raise ValueError(f"assignment must be 'coin' or 'index', got {self.assignment!r}.")
         object.__setattr__(self, "turn_rate", float(_validate.probability("turn_rate", self.turn_rate)))
 
     def __repr__(self) -> str:  # that of a session whose groups enter whole is in older ledgers

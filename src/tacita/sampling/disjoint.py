@@ -1,11 +1,9 @@
-"""Disjoint batches: each record is in exactly one query of the session (one pass).
+"""Disjoint batches by index: each record is in exactly one query of the session (one pass).
 
-Place: [sampling.disjoint] -> gradients. How records are assigned decides under which relations a guarantee is proved.
-Derivations: docs/derivations/accounting.md, one pass; docs/derivations/allocation.md.
+Place: [sampling.disjoint] -> gradients. Derivation: docs/derivations/accounting.md, one pass.
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 from tacita.accounting.sampling_laws import DisjointLaw
 from tacita.sampling._assignment import AssignedSampler
@@ -15,33 +13,30 @@ from tacita.sampling._assignment import AssignedSampler
 class DisjointSampler(AssignedSampler):
     """One pass over the records in ``num_batches`` disjoint batches.
 
-    With ``"coin"``, record i's batch is uniform and follows from word i of the session's own stream. Batch sizes are
-    random, and adding or removing one record moves no other. With ``"index"``, row i is in batch ``i * num_batches //
-    num_records``. Batch sizes differ by at most one, and the number of records is public.
+    Row i is in batch ``i * num_batches // num_records``. Batch sizes differ by at most one, and the number of records
+    is public. A session costs one Gaussian query, without amplification; one pass of :class:`AllocatedSampler` costs
+    less.
 
     Attributes:
         num_batches: Number of batches, and the largest number of queries in a session.
-        num_records: Public number of records. With ``"index"`` it must be the data's; otherwise it only sets the
-            divisor.
-        assignment: ``"coin"`` or ``"index"``.
+        num_records: Public number of records; it must be the data's.
 
     Example:
         >>> from tacita.random import QueryCoins, Randomness
-        >>> sampler = DisjointSampler(num_batches=4, num_records=10, assignment="index")
+        >>> sampler = DisjointSampler(num_batches=4, num_records=10)
         >>> [sampler.draw(query, QueryCoins(Randomness.insecure(0), "train-1"), 10).tolist() for query in range(4)]
         [[0, 1, 2], [3, 4], [5, 6, 7], [8, 9]]
     """
 
     num_batches: int
     num_records: int
-    assignment: Literal["coin", "index"]
 
+    assignment = "index"
     batches_field = "num_batches"
 
     @property
     def law(self) -> DisjointLaw:
-        by_coin = self.assignment == "coin"
-        return DisjointLaw(own_coin=by_coin, num_batches=self.num_batches if by_coin else None)
+        return DisjointLaw(own_coin=False)
 
     @property
     def max_queries(self) -> int:

@@ -153,8 +153,8 @@ def as_sampler(sampler: object) -> Sampler:
         return sampler
     raise TypeError(
         f"sampler must be a tacita sampler, got {type(sampler).__name__}, which does not say how records are drawn, so "
-        "no guarantee follows from it. Use PoissonSampler, FixedSizeSampler, DisjointSampler, FullBatchSampler, "
-        "ShuffledEpochsSampler or CyclicSampler, and hand the data set itself to the oracle."
+        "no guarantee follows from it. Use PoissonSampler, AllocatedSampler, FixedSizeSampler, FullBatchSampler, "
+        "DisjointSampler, ShuffledEpochsSampler or CyclicSampler, and hand the data set itself to the oracle."
     )
 
 

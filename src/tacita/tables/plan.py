@@ -17,7 +17,7 @@ from tacita.estimators import ClippedSum, Estimator
 from tacita.hardened import GridSum, form_of
 from tacita.ledger import Ledger, Session
 from tacita.mechanisms import CalibratedGaussian, GaussianMechanism, Mechanism
-from tacita.sampling import CyclicSampler, PoissonSampler, Sampler, ShuffledEpochsSampler, UnitPoissonSampler
+from tacita.sampling import AllocatedSampler, CyclicSampler, PoissonSampler, Sampler, UnitPoissonSampler
 from tacita.tables import rules
 from tacita.tables.budget import SCORE_SHARES, PurchasePlan
 from tacita.tables.refinement import refined_columns
@@ -61,7 +61,7 @@ class TablePlan:
     holds_out: bool
     form: type[Mechanism] | CorrelatedGaussian = GaussianMechanism
     feedback: Feedback | None = None
-    batches: CyclicSampler | ShuffledEpochsSampler | None = None
+    batches: AllocatedSampler | CyclicSampler | None = None
     noise_in_words: str = ""
 
     @classmethod
@@ -103,7 +103,7 @@ class TablePlan:
             delta=bought.delta,
             alongside=[Spend(event, 1) for event in self._purchases().values()],
         )
-        batches = strategy.sampler if isinstance(strategy.sampler, CyclicSampler | ShuffledEpochsSampler) else None
+        batches = strategy.sampler if isinstance(strategy.sampler, AllocatedSampler | CyclicSampler) else None
         return replace(self, form=strategy.form, batches=batches, noise_in_words=words)
 
     def sampler(self, num_records: int) -> Sampler:

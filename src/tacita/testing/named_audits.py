@@ -17,12 +17,11 @@ from tacita.ledger import Ledger
 from tacita.mechanisms import GaussianMechanism, Mechanism
 from tacita.oracles import GradientOracle
 from tacita.sampling import (
-    DisjointSampler,
+    AllocatedSampler,
     FixedSizeSampler,
     FullBatchSampler,
     PoissonSampler,
     Sampler,
-    ShuffledEpochsSampler,
     UnitPoissonSampler,
 )
 from tacita.testing.adversaries import CONSTANT, EMPTY, Adversary
@@ -171,16 +170,16 @@ _AUDITS = (
         name="one-pass",
         help="each record in one of 4 batches, noise multiplier 1",
         make=clipped_sums(
-            lambda n: DisjointSampler(num_batches=4, num_records=DECLARED, assignment="coin"),
+            lambda n: AllocatedSampler(batches_per_epoch=4, num_records=DECLARED),
             noise_multiplier=1.0,
             queries=4,
         ),
     ),
     ReadyAudit(
-        name="shuffled-epochs",
-        help="3 epochs of 4 batches, noise multiplier 2",
+        name="allocation",
+        help="each record in one of 4 batches of each of 3 epochs, noise multiplier 2",
         make=clipped_sums(
-            lambda n: ShuffledEpochsSampler(batches_per_epoch=4, num_records=DECLARED, assignment="coin"),
+            lambda n: AllocatedSampler(batches_per_epoch=4, num_records=DECLARED),
             noise_multiplier=2.0,
             queries=12,
         ),

@@ -88,7 +88,7 @@ class Asking:
             self._promises = promises(release)
         assert promises(release) == self._promises, (
             f"divisor, noise_std and shapes must not depend on data, and are {promises(release)} in one release and "
-            f"{self._promises} in another."
+            f"{self._promises} in another. Under add_or_remove_one, declare a num_records that is not len(rows)."
         )
         return release
 

@@ -21,6 +21,7 @@ from tacita.runs.run_lifecycle import RunLifecycle
 from tacita.runs.sealed_run import MODEL, STATEMENT, TEXT, publish
 
 Publish = Literal["all", "trainable", "exported"]
+RESTORED = ("about", "run", PUBLIC_LOSSES, "files", "holdout_score", "purchases", "headline")  # of a sealed statement
 _PIECE = 2**22  # bytes of a file in memory at once
 
 
@@ -141,7 +142,7 @@ def restored_run(
             raise LookupError
         state.model.load_state_dict(weights, strict=False)
         stated, caveats = sealed.stated, sealed.stated["caveats"][standing:]
-        kept = {name: stated[name] for name in ("about", "run", PUBLIC_LOSSES, "files") if name in stated}
+        kept = {name: stated[name] for name in RESTORED if name in stated}
         losses = tuple((int(made), float(loss)) for made, loss in kept.get(PUBLIC_LOSSES, ()))
     except TacitaError as error:
         raise ResumeError(f"the run that was finished here was changed since: {error}") from None

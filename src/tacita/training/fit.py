@@ -4,6 +4,7 @@
 chooses epsilon or delta.
 """
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -23,6 +24,7 @@ from tacita.error_feedback import ErrorFeedbackOracle, Feedback, as_feedback
 from tacita.gradients import SeveralViews, mean_over_views
 from tacita.gradients.functional import LossFn
 from tacita.gradients.processes import Processes, processes_of, refuse_sharded
+from tacita.hardened import form_of
 from tacita.ledger import Ledger, Session, Share
 from tacita.ledger.run_sections import check_about
 from tacita.ledger.session import BLOCK
@@ -50,6 +52,7 @@ from tacita.training.chosen_settings import (
 )
 from tacita.training.fingerprint import data_fingerprint
 from tacita.training.finished_run import Export, Publish, Published, Run, finished_run, restored_run
+from tacita.training.held_out_loss import SCORE, HeldOutLoss, HeldOutScore
 from tacita.training.loop import Checkpoints, train
 from tacita.training.progress import Progress
 from tacita.training.public_loss import EarlyStop
@@ -89,6 +92,7 @@ def fit(
     public_data: Any = None,
     public_every: int | None = None,
     early_stop: EarlyStop | None = None,
+    score: HeldOutLoss | None = None,
     publish: Publish = "all",
     export: Export | None = None,
     callbacks: Iterable[Callback | Callable] = (),
@@ -162,6 +166,9 @@ def fit(
         public_every: Queries from one loss on ``public_data`` to the next; by default about twenty losses in a run.
         early_stop: End the run when the loss on ``public_data`` has not improved for a while. The guarantee stays that
             of the whole plan.
+        score: Hold a share of the records out by coin, and buy the loss on them before and after the training
+            (:class:`~tacita.HeldOutLoss`), under add_or_remove_one. It costs the records, and no noise. ``num_records``
+            counts them, too.
         publish: What of the model the folder keeps in ``model.safetensors``: ``"all"`` of its tensors; ``"trainable"``,
             what was trained and the buffers, without the frozen base of an adapter; or ``"exported"``, nothing beside
             what ``export`` writes.
@@ -228,37 +235,54 @@ def fit(
     else:
         rows = chosen_rows_per_query(rows_per_query, target_epsilon, chosen)
         data = _users(loss_fn, dataset, collate_fn, units, rows)
+    if score is not None:
+        if relation != "add_or_remove_one" or process_group is not None:
+            raise ValueError("score must go with add_or_remove_one and without process_group: leave it out.")
+        num_records = None if num_records is None else score.kept(num_records)
     sampler = chosen_sampler(num_records, data["dataset"], relation, expected_batch_size, target_delta, chosen=chosen)
     target: dict[str, Any] = {"relation": relation, "epsilon": target_epsilon, "delta": target_delta}
     strategy = chosen_strategy(noise, sampler, epochs, hardened, **target, chosen=chosen)
     refuse_sharded(model, "fit")
     ranks = processes_of(process_group, model)
+    mechanism = partial(CalibratedGaussian, target_epsilon=target_epsilon, target_delta=target_delta)
+    reading: dict[str, Any] = {"num_workers": num_workers, "method": method, "reservation": reservation, "share": share}
     oracle_of = partial(
         ClippedGradientOracle if feedback is None else partial(ErrorFeedbackOracle, feedback=feedback),
         model,
         **data,
         sampler=strategy.sampler,
         clipper=chosen_clipper(clipper, max_grad_norm, strategy.sampler.expected_batch_size, chosen),
-        mechanism=CalibratedGaussian(target_epsilon=target_epsilon, target_delta=target_delta, form=strategy.form),
+        mechanism=mechanism(form=strategy.form),
         planned_queries=strategy.queries,
-        num_workers=num_workers,
-        method=method,
         max_physical_batch_size=max_physical_batch_size,
         process_group=ranks,
-        reservation=reservation,
-        share=share,
     )
     state_of = partial(_state, model, optimizer, scheduler, chosen=chosen)
     with ranks.fail_together():
         same_weights(ranks, model)
         if not ranks.leads:
-            return _followed(state_of(oracle_of(ledger=None), "last"), ranks)
+            return _followed(state_of(oracle_of(ledger=None, **reading), "last"), ranks)
         run = RunLifecycle.start(None if folder is None else RunFolder(folder), randomness)
         with _paying(run, ledger, relation, chosen.filled("privacy_unit", unit, default_unit)) as (paying, begun):
-            state = state_of(oracle_of(ledger=paying, session=begun, randomness=run.randomness), average)
+            own: dict[str, Any] = {"ledger": paying, "randomness": run.randomness, **reading}
+            kept, held_out = _parts(score, run, begun, data["dataset"])
+            state = state_of(oracle_of(dataset=kept, session=begun, **own), average)
+            bought = None
+            if score is not None and held_out is not None:
+                bought = HeldOutScore(
+                    score,
+                    model,
+                    held_out,
+                    _like(data["loss_fn"], loss_fn, score.loss_fn),
+                    mechanism=mechanism(form=form_of(hardened)),
+                    session=None if begun is None else _session(paying, SCORE),
+                    collate_fn=data["collate_fn"],
+                    max_physical_batch_size=max_physical_batch_size or math.ceil(sampler.expected_batch_size),
+                    **own,
+                )
             said = {"chosen_by_tacita": chosen.words} | ({"about": dict(about)} if about else {})
             finished = _finished(
-                run, state, watching, data["dataset"], written, delta=target_delta, said=said, bar=progress
+                run, state, watching, kept, written, bought=bought, delta=target_delta, said=said, bar=progress
             )
     run.finish()
     return finished
@@ -308,7 +332,27 @@ def _paying(
         yield ledger, None
         return
     with run.ledger(neighboring_relation=relation, privacy_unit=unit) as own:
-        yield own, next(iter(own.sessions), None)
+        yield own, _session(own, "train")
+
+
+def _session(ledger: Ledger, purpose: str) -> Session | None:
+    return next((session for session in ledger.sessions if session.purpose == purpose), None)
+
+
+def _like(made: LossFn, given: LossFn, other: LossFn | None) -> LossFn:
+    """Return ``other`` made a loss of records as ``given`` was made ``made``, of users or views."""
+    return made if other is None else other if made is given else mean_over_views(other)
+
+
+def _parts(
+    score: HeldOutLoss | None, run: RunLifecycle, begun: Session | None, dataset: Any
+) -> tuple[Any, Records | None]:
+    """Return the records to train on, and those to score; a sealed run, whose key may be gone, scores none."""
+    if score is None:
+        return dataset, None
+    if run.sealed:
+        return replace(as_records(dataset), part=None if begun is None else begun.part), None
+    return score.split(dataset, run.randomness)
 
 
 def _state(
@@ -343,6 +387,7 @@ def _finished(
     dataset: Any,
     written: Published,
     *,
+    bought: HeldOutScore | None,
     delta: float,
     said: Mapping[str, Any],
     bar: bool,
@@ -358,6 +403,7 @@ def _finished(
         progress = Progress(oracle.ledger, delta=delta, total=oracle.planned_queries) if bar else None
         watch = Watch(state, watching, delta=delta, bar=progress)
         _train(state, _checkpoints(run, oracle, dataset), watch, progress)
+        said = {**said, **({} if bought is None else bought.fields())}
         finished = finished_run(run, state, written, public=watching.public_data is not None, delta=delta, said=said)
     same_weights(oracle.source.ranks, state.model)
     return finished

@@ -32,7 +32,7 @@ SAMPLERS: dict[type[SamplingLaw], str] = {
     FullBatchLaw: "FullBatchSampler",
     FixedSizeLaw: "FixedSizeSampler",
     DisjointLaw: "DisjointSampler",
-    ShuffledEpochsLaw: "ShuffledEpochsSampler",
+    ShuffledEpochsLaw: "AllocatedSampler, ShuffledEpochsSampler",
     CyclicLaw: "CyclicSampler",
     CyclicPoissonLaw: "CyclicSampler(turn_rate=...)",
 }
