@@ -5,9 +5,6 @@
 PYTHON ?= python3
 WORKERS ?= 2
 TORCH := torch==2.13.0
-# PyTorch's builds for the CPU, unless pip was told where to look. For a GPU: make setup TORCH_INDEX=
-CPU_BUILDS := --extra-index-url https://download.pytorch.org/whl/cpu
-TORCH_INDEX ?= $(if $(PIP_INDEX_URL)$(PIP_EXTRA_INDEX_URL)$(PIP_FIND_LINKS),,$(CPU_BUILDS))
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -39,7 +36,7 @@ $(STAMP): pyproject.toml reproductions/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' \
 		|| { echo "tacita needs Python 3.11, 3.12 or 3.13: make setup PYTHON=python3.12"; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt $(TORCH_INDEX) $(TORCH)
+	$(BIN)/python -m pip install --quiet -c constraints.txt $(TORCH)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]' -e reproductions
 	@touch $@
 
