@@ -13,6 +13,7 @@ from tacita.linear_model.classification import PrivateLinearSVC, PrivateLogistic
 from tacita.linear_model.lasso import PrivateElasticNet, PrivateLasso
 from tacita.linear_model.mean import PrivateMean
 from tacita.linear_model.newton import NewtonDescent
+from tacita.linear_model.pca import PrivatePCA
 from tacita.linear_model.preconditioned import MomentumDescent, PreconditionedDescent
 from tacita.linear_model.regression import PrivateLinearRegression, PrivateRidge
 from tacita.linear_model.robust_regression import PrivateHuberRegressor, PrivateQuantileRegressor
@@ -30,6 +31,7 @@ __all__ = [
     "PrivateLinearSVC",
     "PrivateLogisticRegression",
     "PrivateMean",
+    "PrivatePCA",
     "PrivateQuantileRegressor",
     "PrivateRidge",
     "PrivateStandardScaler",
