@@ -25,6 +25,7 @@ GROUND = {
     "_tree",
     "_box_muller",
     "_near_names",
+    "_extras",
     "_named_model",
     "_row_numbers",
     "_stream",

@@ -42,7 +42,7 @@ def test_an_example_without_its_library_says_what_to_install(name, library, extr
     path = Path(__file__).parents[1] / "examples" / "libraries" / f"{name}.py"
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(path), run_name="__main__")
-    assert ended.value.code == f'{library} is not installed: pip install "tacita[{extra}]"'
+    assert ended.value.code == f'{library} is not installed: pip install ".[{extra}]" in the clone'
 
 
 def network(library, name):

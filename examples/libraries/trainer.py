@@ -18,7 +18,7 @@ try:
 except ModuleNotFoundError as missing:
     if __name__ != "__main__":
         raise
-    raise SystemExit(f'{missing.name} is not installed: pip install "tacita[transformers]"') from missing
+    raise SystemExit(f'{missing.name} is not installed: pip install ".[transformers]" in the clone') from missing
 
 
 def losses(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:

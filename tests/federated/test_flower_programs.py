@@ -19,7 +19,7 @@ from tests.federated.programs import Federation, held_port
 from tests.federated.test_federation import QUIET, missing
 
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("flwr") is None, reason="needs Flower: pip install 'tacita[federated]'"
+    importlib.util.find_spec("flwr") is None, reason="needs Flower: pip install '.[federated]'"
 )
 audit = pytest.mark.skipif(not os.environ.get("TACITA_AUDIT"), reason="takes minutes: make audit")
 FAULTY = msgspec.structs.replace(QUIET, rounds=4)

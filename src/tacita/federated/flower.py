@@ -1,6 +1,6 @@
 """Flower as the transport of a federation: it carries bytes between a coordinator and resident clients, no more.
 
-Place: federated.coordinator <-> [federated.flower] <-> federated.resident. Needs the extra ``tacita[federated]``.
+Place: federated.coordinator <-> [federated.flower] <-> federated.resident. Needs the extra ``federated``.
 No strategy and no mod is used: Flower's differential privacy clips weights and charges for something else. Flower
 starts a new process for the client app in every round, which imports no torch and asks the resident over a socket.
 """
@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from tacita._extras import not_installed
 from tacita.errors import TacitaError
 from tacita.federated.frames import LARGEST, NOTHING, ask
 
@@ -43,9 +44,7 @@ def flower() -> Any:
         import flwr.clientapp  # pyright: ignore[reportMissingImports]
         import flwr.serverapp  # pyright: ignore[reportMissingImports]
     except ImportError:
-        raise TacitaError(
-            "Flower is not installed: pip install '.[federated]' in a clone of tacita, or 'tacita[federated]' by name."
-        ) from None
+        raise TacitaError(not_installed("Flower", "federated")) from None
     return flwr
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tacita import _validate
+from tacita._extras import not_installed
 from tacita._files import make_folder, replace_durably
 from tacita.errors import TacitaError
 from tacita.federated import tied_process
@@ -82,10 +83,7 @@ def program(name: str) -> str:
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
-        raise TacitaError(
-            f"{name} was not found. It comes with Flower: pip install '.[federated]' in a clone of tacita, or "
-            "'tacita[federated]' by name."
-        )
+        raise TacitaError(not_installed(f"{name}, a program of Flower,", "federated"))
     return found
 
 
