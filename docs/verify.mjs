@@ -1,13 +1,11 @@
 #!/usr/bin/env node
 // A second verifier of tacita's ledgers and signatures, written from docs/format.md alone. It imports nothing but Node's own modules.
-//
 //   node verify.mjs RUN [PUBLIC_KEY]     a finished run; with a key (PEM or OpenSSH), the run must be signed with it
 //   node verify.mjs LEDGER.jsonl         a ledger alone, finished or not
-//
 // Exit code 0: nothing is wrong. 1: something is, or the key's signature is missing. 2: the command is wrong.
 import { createHash, createPublicKey, verify as verifySignature } from "node:crypto";
-import { existsSync, readFileSync, statSync } from "node:fs";
-import { basename, join } from "node:path";
+import { existsSync, readdirSync, readFileSync, statSync } from "node:fs";
+import { basename, dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 
 const RELATIONS = ["add_or_remove_one", "replace_one", "zero_out_one"];
@@ -469,8 +467,10 @@ function verifyRun(folder, key) {
   const { ledger, sessions, seal } = verifyLedger(join(folder, "ledger.jsonl"));
   need(seal !== null, "the ledger has no seal");
   for (const [name, hash] of seal.get("files")) {
-    need(/^\w[\w. +-]*$/.test(name), `the seal names a file with a folder: ${name}`);
+    need(/^\w[\w. +-]*(\/\w[\w. +-]*)*$/.test(name), `the seal names a file outside of the folder: ${name}`);
     need(sha256(readFileSync(join(folder, name))) === hash, `${name} is not the file of the seal`);
+    for (const one of name.includes("/") ? readdirSync(join(folder, dirname(name))) : [])
+      need([...seal.get("files").keys()].some((file) => `${file}/`.startsWith(`${dirname(name)}/${one}/`)), `${one} beside ${name} is not sealed`);
   }
   const stated = checkStatement(readFileSync(join(folder, "statement.json")), ledger, sessions, seal);
   const path = join(folder, "signatures.jsonl");

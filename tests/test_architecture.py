@@ -25,6 +25,8 @@ GROUND = {
     "_tree",
     "_box_muller",
     "_near_names",
+    "_extras",
+    "_named_model",
     "_row_numbers",
     "_stream",
     "_binomials",

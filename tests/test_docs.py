@@ -3,6 +3,7 @@
 import re
 import shlex
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 TARGET = re.compile(r"^make ([a-z]+)", re.MULTILINE)
 COMMAND = re.compile(r"^(tacita [a-z].*)$", re.MULTILINE)
 PATH = re.compile(r"`((?:[\w-]+/)+[\w-]+\.(?:py|md))(?:::\w+)?`")
+BY_NAME = re.compile(r"tacita\[|install tacita")
+EXTRAS = re.compile(r"""['"`]\.\[([\w,]+)\]""")
 MENTIONED = re.compile(r"docs/[\w/.-]+\.md")
 
 
@@ -118,6 +121,22 @@ def test_every_page_that_the_code_mentions_exists():
         if not (ROOT / page).exists()
     }
     assert not gone, "\n".join(sorted(gone))
+
+
+def named_on_an_index(text: str) -> list[str]:
+    """What installs us by a name that is ours on no index, or an extra that is not there."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    unknown = [one for found in EXTRAS.findall(text) for one in found.split(",") if one not in extras]
+    return [*BY_NAME.findall(text), *unknown]
+
+
+def test_no_message_and_no_page_installs_tacita_from_an_index():
+    """Whoever registers the name there would be installed."""
+    sources = [p for folder in ("src", "examples") for end in ("py", "toml") for p in (ROOT / folder).rglob(f"*.{end}")]
+    found = {name(path): named for path in [*PAGES, *sources] if (named := named_on_an_index(path.read_text()))}
+    assert not found
+    told = "pip install 'tacita[report]', install tacita, '.[reprot]', '.[dev,docs]', pip install ./reproductions"
+    assert named_on_an_index(told) == ["tacita[", "install tacita", "reprot"]
 
 
 def test_the_pictures_of_the_concepts_are_those_that_are_drawn(tmp_path: Path):

@@ -42,7 +42,7 @@ def test_an_example_without_its_library_says_what_to_install(name, library, extr
     path = Path(__file__).parents[1] / "examples" / "libraries" / f"{name}.py"
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(path), run_name="__main__")
-    assert ended.value.code == f'{library} is not installed: pip install "tacita[{extra}]"'
+    assert ended.value.code == f'{library} is not installed: pip install ".[{extra}]" in the clone'
 
 
 def network(library, name):
@@ -215,53 +215,80 @@ def arguments(folder, **changes):
     return transformers.TrainingArguments(output_dir=str(folder), **{**given, **changes})
 
 
-def test_the_trainer_takes_the_steps_of_a_loop(tmp_path, capsys):
-    PrivateTrainer = example("trainer", "transformers", "accelerate").PrivateTrainer
-    ends = []
-    for mine in (False, True):
-        torch.manual_seed(0)
-        model, data, loss = network("transformers", "BERT, classes")
-        model.train()
-        oracle = small_oracle(model, loss, data)
-        if mine:
-            trainer = PrivateTrainer(oracle, model, arguments(tmp_path, logging_steps=1))
-            trainer.train()
-            assert not any("loss" in name for line in trainer.state.log_history for name in line)
-        else:
-            optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.0)
-            for _ in range(oracle.planned_queries):
-                oracle.backward()
-                optimizer.step()
-        assert oracle.remaining_queries == 0
-        ends.append(model.state_dict())
-    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+def private_trainer(folder, privacy=(), **changes):
+    """A trainer on six records, of which three are drawn in expectation; and its model, data and loss."""
+    for library in ("transformers", "accelerate"):
+        pytest.importorskip(library)
+    torch.manual_seed(0)
+    model, data, loss = network("transformers", "BERT, classes")
+    given = {"target_epsilon": 3.0, "target_delta": 1e-3, "num_records": 6, "max_grad_norm": 1.0}
+    given |= {"train_dataset": data, "loss_fn": loss, "randomness": tacita.Randomness.insecure(5)}
+    own = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 3, "max_steps": 4, **changes}
+    return tacita.finetune.PrivateTrainer(model, arguments(folder, **own), **{**given, **dict(privacy)}), data, loss
 
 
 @pytest.mark.parametrize(
-    ("changes", "named"),
+    "steps", [{"max_steps": 4}, {"max_steps": -1, "num_train_epochs": 2}, {"gradient_checkpointing": True}]
+)
+def test_the_trainer_takes_the_steps_of_a_loop(tmp_path, steps, capsys):
+    """Batch x accumulation is the expected batch, with one draw and one release a step."""
+    trainer, data, loss = private_trainer(tmp_path / "a", logging_steps=1, **steps)
+    trainer.train()
+    assert not any("loss" in name for line in trainer.state.log_history for name in line)
+    torch.manual_seed(0)
+    model, _, _ = network("transformers", "BERT, classes")
+    oracle = tacita.ClippedGradientOracle(
+        model.train(), loss, data,
+        ledger=tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row"),
+        sampler=tacita.PoissonSampler(sample_rate=0.5, num_records=6), clipper=tacita.FlatClipper(max_grad_norm=1.0),
+        mechanism=tacita.CalibratedGaussian(target_epsilon=3.0, target_delta=1e-3), planned_queries=4,
+        max_physical_batch_size=1, randomness=tacita.Randomness.insecure(5),
+    )  # fmt: skip
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.0)
+    for _ in range(4):
+        oracle.backward()
+        optimizer.step()
+    assert trainer.oracle.session.queries_made == 4
+    assert trainer.get_epsilon() == oracle.ledger.epsilon(1e-3) <= 3.0
+    assert all(torch.equal(one, trainer.model.state_dict()[name]) for name, one in model.state_dict().items())
+
+
+def test_the_trainer_saves_under_a_seal(tmp_path):
+    trainer, _, _ = private_trainer(tmp_path)
+    trainer.save_model()
+    assert trainer.oracle.ledger.sealed is None  # the training has not ended
+    trainer.train()
+    trainer.save_model()
+    trainer.save_model(tmp_path / "elsewhere")
+    assert not tacita.tables.check_run(tmp_path).faults
+    (tmp_path / "config.json").write_text("{}")
+    assert tacita.tables.check_run(tmp_path).faults
+
+
+def test_the_trainer_takes_users(tmp_path):
+    _, data, _ = network("transformers", "BERT, classes")
+    users = [row // 2 for row in range(len(data[0]))]
+    trainer, _, _ = private_trainer(tmp_path, {"units": users, "num_records": 4, "rows_per_query": 2})
+    assert trainer.oracle.source.num_rows == len(set(users))
+    trainer.train()
+    assert trainer.statement().to_json()["privacy_unit"] == "one user"
+
+
+@pytest.mark.parametrize(
+    ("changes", "privacy", "named"),
     [
-        ({"gradient_accumulation_steps": 2}, "gradient_accumulation_steps must be 1"),
-        ({"auto_find_batch_size": True}, "auto_find_batch_size must be False"),
+        ({"auto_find_batch_size": True}, {}, "auto_find_batch_size must be left at its default"),
+        ({"bf16": True}, {}, "bf16 must be left at its default"),
+        ({"neftune_noise_alpha": 5.0}, {}, "neftune_noise_alpha must be left"),
+        ({"label_smoothing_factor": 0.1}, {}, "label_smoothing_factor must be left"),
+        ({}, {"target_delta": 0.2}, "target_delta must be below"),
     ],
 )
-def test_the_trainer_refuses_what_changes_gradients(tmp_path, changes, named):
-    PrivateTrainer = example("trainer", "transformers", "accelerate").PrivateTrainer
-    model, data, loss = network("transformers", "BERT, classes")
+def test_the_trainer_refuses_what_changes_gradients(tmp_path, changes, privacy, named):
     with pytest.raises(ValueError, match=named):
-        PrivateTrainer(small_oracle(model, loss, data), model, arguments(tmp_path, **changes))
-
-
-def test_the_trainer_has_no_records_of_its_own(tmp_path):
-    PrivateTrainer = example("trainer", "transformers", "accelerate").PrivateTrainer
-    model, data, loss = network("transformers", "BERT, classes")
-    oracle = small_oracle(model, loss, data)
-    with pytest.raises(ValueError, match="train_dataset must be left out"):
-        PrivateTrainer(oracle, model, arguments(tmp_path), train_dataset=[{"input_ids": data[0][0]}])
-    with pytest.raises(ValueError, match="model must be the one that the oracle was built for"):
-        PrivateTrainer(oracle, network("transformers", "BERT, classes")[0], arguments(tmp_path))
+        private_trainer(tmp_path, privacy, **changes)
     with pytest.raises(ValueError, match="resume_from_checkpoint must be left out"):
-        PrivateTrainer(oracle, model, arguments(tmp_path)).train(resume_from_checkpoint=True)
-    assert oracle.session.queries_made == 0
+        private_trainer(tmp_path)[0].train(resume_from_checkpoint=True)
 
 
 def test_the_trainer_example_runs(tmp_path, capsys):

@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.skipif(
         importlib.util.find_spec("opacus") is None,
-        reason="Opacus is not installed: pip install -c constraints.txt 'tacita[bench]'",
+        reason="Opacus is not installed: pip install -c constraints.txt '.[bench]'",
     ),
 ]
 

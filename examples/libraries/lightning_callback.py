@@ -19,7 +19,7 @@ try:
 except ModuleNotFoundError as missing:
     if __name__ != "__main__":
         raise
-    raise SystemExit(f'{missing.name} is not installed: pip install "tacita[lightning]"') from missing
+    raise SystemExit(f'{missing.name} is not installed: pip install ".[lightning]" in the clone') from missing
 
 
 class PrivateGradients(lightning.Callback):

@@ -107,6 +107,6 @@ if __name__ == "__main__":
     try:
         both = [TensorBoard(place / "tensorboard"), MLflow(f"sqlite:///{place}/mlflow.db", "private")]
     except ModuleNotFoundError as missing:
-        raise SystemExit(f'{missing.name} is not installed: pip install "tacita[trackers]"') from missing
+        raise SystemExit(f'{missing.name} is not installed: pip install ".[trackers]" in the clone') from missing
     main(place / "run", both)
     print(f"written to {place}")

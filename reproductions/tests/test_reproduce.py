@@ -167,7 +167,7 @@ def test_a_missing_matplotlib_is_said_before_the_work(toys, tacita_command, monk
     monkeypatch.setattr(builtins, "__import__", without)
     done = tacita_command("reproduce", "good", "--output", "figures")
     assert (done.code, done.out) == (2, "")
-    assert "pip install 'tacita[report]'" in done.err
+    assert "pip install '.[report]'" in done.err
     assert tacita_command("reproduce", "good").code == 0
 
 

@@ -15,7 +15,7 @@ from tacita.errors import UnsupportedModuleError
 from tacita.gradients.batches import flatten, tensors_in, to_device
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.engine_choice import MethodChoice, choose_method
-from tacita.gradients.functional import LossFn, trainable
+from tacita.gradients.functional import LossFn, check_loss_fn, trainable
 from tacita.gradients.probe import ROWS, synthetic
 from tacita.gradients.program import ProgramEngine
 from tacita.gradients.rules.rule import NamedUse
@@ -97,6 +97,7 @@ def explain(model: nn.Module, loss_fn: LossFn, batch: Any) -> Explanation:
         >>> plan.refused
         ()
     """
+    check_loss_fn(loss_fn)
     refused = module_refusals(model)
     if refused:
         return _refusal(model, tuple(str(r) for r in refused))

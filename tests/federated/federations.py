@@ -38,7 +38,7 @@ def rows_of(client, rows=None, seed=0):
 
 
 @contextmanager
-def clients_in(folder, settings=SETTINGS, numbers=None):
+def clients_in(folder, settings=SETTINGS, numbers=None, model=None):
     """The residents of a federation by number, each with a seeded key, in ``folder/NUMBER``."""
     with ExitStack() as stack:
         yield {
@@ -48,6 +48,7 @@ def clients_in(folder, settings=SETTINGS, numbers=None):
                     rows_of(number),
                     number=number,
                     folder=folder / str(number),
+                    model=model,
                     randomness=tacita.Randomness.insecure(number),
                 )
             )

@@ -76,6 +76,17 @@ class Federation:
             [*TACITA, "serve", str(self.folder / "federation.toml"), *words], home="home", log="serve.log"
         )
 
+    def serve_again(self, needed: list[Popen[bytes]], *more: str) -> Popen[bytes]:
+        """Start the server in place of one that was killed, which holds the folder until it has ended."""
+        while True:
+            server, before = self.serve(*more), self._runs()
+            self.wait(lambda ended=server.poll, n=before: ended() is not None or self._runs() > n, *needed)
+            if server.poll() is None:
+                return server
+
+    def _runs(self) -> int:
+        return self.said("serve.log").count("Using SuperLink")
+
     def join(self, number: int, *more: str, **faults: object) -> Popen[bytes]:
         """Start ``tacita federate join`` for a client, with :class:`faulty_join.Faults`."""
         given = msgspec.json.encode({"log": str(self.messages(number)), **faults}).decode()

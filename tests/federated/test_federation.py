@@ -19,7 +19,7 @@ import tacita
 from tacita.accounting import gaussian_epsilon
 from tacita.errors import DataStructureError, LedgerError, ResumeError
 from tacita.federated import GuardedSource, Resident
-from tacita.federated.federation import UNIT, FederationSettings, joined, read_rows
+from tacita.federated.federation import UNIT, FederationSettings, joined
 from tacita.federated.resident import IDENTITY
 from tacita.federated.server_folder import ServerFolder
 from tacita.federated.wire import Answer, Broadcast, from_wire, to_wire, wire_tensors
@@ -384,7 +384,7 @@ def test_a_folder_takes_one_client_of_one_federation(tmp_path):
     for change in ({"settings": QUIET}, {"number": 1}, {"data": rows_of(0, 9)}, {"data": rows_of(0, seed=1)}):
         given = {"settings": SETTINGS, "data": rows_of(0), "number": 0, "folder": tmp_path / "0", **change}
         settings, data = given.pop("settings"), given.pop("data")
-        with pytest.raises(ResumeError, match="settings or data"), joined(settings, data, **given):
+        with pytest.raises(ResumeError, match="settings, model or data"), joined(settings, data, **given):
             pass
     (tmp_path / "0" / "private" / "checkpoint.safetensors").unlink()
     with pytest.raises(ResumeError, match="missing"), joined(SETTINGS, rows_of(0), number=0, folder=tmp_path / "0"):
@@ -447,19 +447,19 @@ def test_rows_of_another_structure_are_refused(tmp_path):
     features, labels = (x.numpy() for x in rows_of(0))
     good = {"features": features, "labels": labels}
     np.savez(path, **good)
-    assert torch.equal(read_rows(path, 3)[0], rows_of(0)[0])
+    assert torch.equal(SETTINGS.read_rows(path)[0], rows_of(0)[0])
     for change in ({"features": features[:, :2]}, {"labels": labels[1:]}, {"labels": labels + 0.5}):
         np.savez(path, **{**good, **change})
         with pytest.raises(DataStructureError):
-            read_rows(path, 3)
+            SETTINGS.read_rows(path)
     with zipfile.ZipFile(path, "w") as archive:  # members that are no arrays
         for name in good:
             archive.writestr(name, b"secret")
     with pytest.raises(DataStructureError, match="must be an NPZ file"):
-        read_rows(path, 3)
+        SETTINGS.read_rows(path)
     path.write_bytes(b"secret")
     with pytest.raises(DataStructureError, match="must be an NPZ file") as caught:
-        read_rows(path, 3)
+        SETTINGS.read_rows(path)
     assert "secret" not in str(caught.value)
 
 

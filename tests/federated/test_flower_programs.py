@@ -1,6 +1,7 @@
 """A federation over Flower's own programs on the loopback address, with every fault once; long variants: make audit."""
 
 import importlib.util
+import json
 import os
 import re
 import signal
@@ -11,13 +12,14 @@ import numpy as np
 import pytest
 
 from tacita.accounting import gaussian_epsilon
+from tacita.federated.federation import accuracy
 from tests.federated.faulty_join import exchanges, spoilt
-from tests.federated.federations import clients_in
+from tests.federated.federations import clients_in, rows_of
 from tests.federated.programs import Federation, held_port
 from tests.federated.test_federation import QUIET, missing
 
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("flwr") is None, reason="needs Flower: pip install 'tacita[federated]'"
+    importlib.util.find_spec("flwr") is None, reason="needs Flower: pip install '.[federated]'"
 )
 audit = pytest.mark.skipif(not os.environ.get("TACITA_AUDIT"), reason="takes minutes: make audit")
 FAULTY = msgspec.structs.replace(QUIET, rounds=4)
@@ -32,7 +34,7 @@ def port():
 def rounds_of(federation):
     """Which clients were asked and accepted in each round, and why others were refused, as ``serve`` printed it."""
     found = re.findall(
-        r"round \d+ of \d+: accepted \[(.*?)\] of \[(.*?)\](?:, refused (.*))?", federation.said("serve.log")
+        r"round \d+ of \d+: accepted \[(.*?)\] of \[(.*?)\](?:, refused (.*?))?; ", federation.said("serve.log")
     )
     numbers = [
         [int(one) for one in text.split(", ") if one] for accepted, asked, _ in found for text in (accepted, asked)
@@ -40,11 +42,11 @@ def rounds_of(federation):
     return [*zip(numbers[1::2], numbers[::2], [refused for *_, refused in found], strict=True)]
 
 
-def replay(federation, folder):
+def replay(federation, folder, model=None):
     """Make the run again in one process, with what was asked and accepted; return its server and clients."""
-    logs = {number: exchanges(federation.messages(number)) for number in range(4)}
-    server = federation.settings.coordinator()
-    with clients_in(folder, federation.settings) as clients:
+    logs = {number: exchanges(federation.messages(number)) for number in range(federation.settings.clients)}
+    server = federation.settings.coordinator(model=model)
+    with clients_in(folder, federation.settings, model=model) as clients:
         for number, (asked, accepted, refused) in enumerate(rounds_of(federation)):
             broadcasts, replies = server.broadcasts(asked), {}
             for client in asked:
@@ -97,6 +99,47 @@ def test_every_fault_once_and_it_is_the_run_in_the_process_bit_for_bit(tmp_path,
             multiplier = FAULTY.noise()[0].noise_multiplier
             expected = gaussian_epsilon(answered[number] ** 0.5 / multiplier, FAULTY.delta)
             assert resident.ledger.epsilon_spent(FAULTY.delta) == pytest.approx(expected)
+
+
+NETS = """
+from torch import nn
+
+def wide(features, classes):
+    return nn.Sequential(nn.Linear(features, 8), nn.Tanh(), nn.Linear(8, classes))
+"""
+
+
+def test_the_server_is_killed_and_no_client_is_started_again(tmp_path, port, monkeypatch):
+    """Both clients have messages of round 1 that are lost: what ``join`` has started goes on with the next server.
+
+    They train a network, and the server tests it on public rows after each round.
+    """
+    (tmp_path / "nets_of_a_test.py").write_text(NETS)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.syspath_prepend(tmp_path)
+    go, settings = tmp_path / "go", msgspec.structs.replace(QUIET, clients=2, rounds=3, spare_messages=1)
+    own = ["--model", "nets_of_a_test:wide"]
+    with Federation(tmp_path, settings, port) as federation:
+        tested = [*own, "--test", str(tmp_path / "0.npz")]
+        server = federation.serve(*tested)
+        mine = ["--superlink", federation.address, "--insecure", *own]
+        clients = [federation.join(0, *mine, waits=1, go=str(go)), federation.join(1, *mine)]
+        federation.wait(lambda: all(len(exchanges(federation.messages(n))) == 2 for n in range(2)), server, *clients)
+        os.killpg(server.pid, signal.SIGKILL)
+        server = federation.serve_again(clients, *tested)
+        go.touch()
+        federation.wait(lambda: server.poll() is not None, *clients)
+        assert server.returncode == 0, federation.logs()
+        assert "it is started again" in federation.said("resident 1.log")
+        network = settings.named_model("nets_of_a_test:wide")
+        replayed, answered = replay(federation, tmp_path / "in process", network)
+    assert answered == {0: 4, 1: 4}
+    rounds = [json.loads(line) for line in (tmp_path / "server" / "rounds.jsonl").read_text().splitlines()]
+    assert [one["accepted"] for one in rounds] == [[0, 1]] * 3
+    assert all(one["seconds"] > 0 for one in rounds)
+    assert rounds[-1]["test_accuracy"] == accuracy(network, replayed.params, *rows_of(0))
+    with np.load(tmp_path / "server" / "model.npz") as model:
+        assert {name: model[name].tolist() for name in model} == {n: x.tolist() for n, x in replayed.params.items()}
 
 
 @audit

@@ -11,6 +11,7 @@ from tacita.errors import ResumeError
 from tacita.federated.flower_processes import Security, Serving
 from tacita.federated.server_folder import ServerFolder
 from tests.federated.federations import SETTINGS
+from tests.federated.test_federation import TEXT
 
 HOLD = """
 import sys
@@ -44,9 +45,10 @@ def test_a_server_in_another_process_keeps_this_one_out_until_it_is_killed(folde
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"held\n"
-        serving = Serving(
-            federation="f.toml", output=str(folder.path), host="127.0.0.1", port=1, security=Security(insecure=True)
-        )
+        settings = folder.path.parent / "federation.toml"
+        settings.write_text(TEXT)
+        where = {"federation": str(settings), "output": str(folder.path), "host": "127.0.0.1", "port": 1}
+        serving = Serving(**where, security=Security(insecure=True))
         with pytest.raises(ResumeError, match="another server of a federation is running"):
             serving.run()
         os.kill(process.pid, signal.SIGKILL)

@@ -74,7 +74,7 @@ def test_epsilon_is_never_chosen(capsys):
 
 def test_without_the_library_the_command_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(tacita.TacitaError, match=r"pip install 'tacita\[transformers\]'"):
+    with pytest.raises(tacita.TacitaError, match=r"pip install '\.\[transformers\]'"):
         base_model.library("transformers")
 
 

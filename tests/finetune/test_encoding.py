@@ -1,13 +1,14 @@
 """Tokens and targets by hand; a record's tokens follow from the record alone."""
 
 import json
+import logging
 
 import numpy as np
 import pytest
 import torch
 
-from tacita.finetune import ChatTemplate, EncodedTexts, TokenEncoder
-from tacita.finetune.records import Line, Turn, read_line
+from tacita.finetune import ChatTemplate, EncodedTexts, TokenEncoder, encoding, text_run
+from tacita.finetune.records import Line, TextRecord, Turn, read_line
 from tests.finetune.toy import Tokenizer, spell
 
 END = 0
@@ -19,7 +20,8 @@ def encoder(max_tokens=32, **changes):
 
 
 def encoded(fields, **changes):
-    return encoder(**changes).encode(read_line(json.dumps(fields).encode()).record)
+    (found,) = encoder(**changes).encode([read_line(json.dumps(fields).encode()).record])
+    return found
 
 
 def chat(*contents):
@@ -64,6 +66,12 @@ def test_tokens_and_targets_by_hand(fields, changes, parts):
     assert (found.ids, found.targets) == by_hand(*parts)
 
 
+def test_records_that_are_encoded_together_are_encoded_as_alone():
+    given = [{"text": "ab"}, 3, chat("a", "b"), {"prompt": "c", "completion": "d"}, chat("e"), {"text": "f" * 99}]
+    together = encoder().encode([read_line(json.dumps(one).encode()).record for one in given])
+    assert together == [encoded(one) for one in given]
+
+
 PAIR = {"prompt": "abcdefgh", "completion": "ijklmnop"}  # 8 + 8 + the end token
 
 
@@ -97,12 +105,49 @@ def test_prompt_and_completion_are_encoded_apart():
     assert encoded({"prompt": "a", "completion": "b"}, tokenizer=Merging()).ids == [*spell("a"), *spell("b"), END]
 
 
+def test_a_text_that_its_tokenizer_refuses_contributes_nothing_and_moves_no_other():
+    class Refusing(Tokenizer):
+        def __call__(self, text, **settings):
+            if "~" in "".join(text):
+                raise RuntimeError("no token for '~'")
+            return super().__call__(text, **settings)
+
+    fields = [{"text": "ab"}, {"prompt": "~", "completion": "b"}, chat("~", "a"), {"prompt": "a", "completion": "b"}]
+    records = [read_line(json.dumps(one).encode()).record for one in fields]
+    found = encoder(tokenizer=Refusing()).encode(records)
+    assert [one.ids != [] for one in found] == [True, False, False, True]
+    assert found[::3] == encoder().encode(records[::3])
+
+
+def test_nothing_that_a_tokenizer_logs_of_a_record_is_heard(tmp_path, caplog):
+    class Telling(Tokenizer):
+        def __call__(self, text, **settings):
+            logging.getLogger("transformers").error("too long: %s", text)
+            return super().__call__(text, **settings)
+
+    path = tmp_path / "texts.jsonl"
+    path.write_text(json.dumps({"text": "SECRET"}) + "\n")
+    telling = encoder(tokenizer=Telling())
+    caplog.clear()
+    text_run._encoded(telling, path, tmp_path, None)
+    assert not caplog.records
+    logging.getLogger("transformers").error("heard again")
+    assert caplog.records
+
+
+def test_a_long_conversation_is_read_up_to_a_public_number_of_turns():
+    few, many = ([Turn(("user", "assistant")[k % 2], "a") for k in range(n)] for n in (encoding._TURNS, 5000))
+    few, many = encoder(max_tokens=4096).encode([TextRecord("messages", tuple(one)) for one in (few, many)])
+    assert few == many
+    assert few.ids
+
+
 def test_a_model_that_begins_with_a_token_gets_it():
     class Beginning(Tokenizer):
         bos_token_id = 1
 
         def __call__(self, text, add_special_tokens=True, **settings):
-            ids = super().__call__(text, **settings)["input_ids"]
+            ids = super().__call__(text, add_special_tokens=add_special_tokens, **settings)["input_ids"]
             return {"input_ids": [1, *ids] if add_special_tokens else ids}
 
     assert encoded({"text": "a"}, tokenizer=Beginning()).ids == [1, *spell("a"), END]
@@ -135,8 +180,8 @@ def test_a_template_that_cannot_tell_the_answers_is_refused_before_any_record(to
 def test_a_conversation_that_its_template_refuses_contributes_nothing():
     two = [Turn("user", "a"), Turn("user", "b"), Turn("assistant", "c")]
     record = read_line(json.dumps({"messages": [vars(turn) for turn in two]}).encode()).record
-    assert not encoder(tokenizer=Tokenizer("alternates")).encode(record).ids
-    assert encoder().encode(record).ids
+    assert not encoder(tokenizer=Tokenizer("alternates")).encode([record])[0].ids
+    assert encoder().encode([record])[0].ids
 
 
 def test_marks_inside_of_a_message_move_no_other_turn():

@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import signal
 import socket
 import warnings
 from pathlib import Path
@@ -11,14 +13,19 @@ import pytest
 import torch
 
 import tacita
+from tacita.cli import main
+from tacita.cli.app import INTERRUPTED
 from tacita.finetune import EncodedTexts, generation, read_records
+from tacita.finetune.looking import plan_in_words
 from tacita.finetune.losses import scored_losses
+from tacita.finetune.records import read_line
 from tacita.finetune.settings import Files, FinetuneSettings
 from tacita.finetune.text_run import Prepared, finetune
 from tacita.random import Randomness
 from tacita.runs.checkpoint import load as checkpoint
 from tacita.runs.folder import RunFolder
 from tacita.tables import check_run
+from tacita.training.held_out_loss import HeldOutScore
 
 transformers = pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
@@ -50,16 +57,18 @@ def tokenizer():
     return found
 
 
-def base(folder, seed=0):
+def base(folder, seed=0, kind="llama"):
     torch.manual_seed(seed)
     words = tokenizer()
-    size = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2)
-    config = transformers.LlamaConfig(
-        vocab_size=len(words), max_position_embeddings=32, num_key_value_heads=2, **size
-    )  # fmt: skip
+    size = {
+        "llama": dict(intermediate_size=24, num_key_value_heads=2),
+        "qwen3": dict(intermediate_size=24, num_key_value_heads=1, head_dim=8),
+        "gpt2": {},
+    }[kind] | dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=32)
+    config = transformers.AutoConfig.for_model(kind, vocab_size=len(words), **size)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        transformers.LlamaForCausalLM(config).save_pretrained(folder)
+        transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     words.save_pretrained(folder)
 
 
@@ -97,6 +106,14 @@ def scores(model):
         return model(input_ids=torch.arange(10)[None]).logits
 
 
+def test_records_that_are_encoded_together_are_encoded_as_alone(place):
+    texts = ["hello world", "", " ", "\0", "<|end|>", "h\u0301", "\U0001f600", "\u202e" * 200, "a" * 10_000]
+    given = [*RECORDS, *({"text": text} for text in texts), *({"prompt": text, "completion": "b"} for text in texts)]
+    records = [read_line(json.dumps(one).encode()).record for one in given]
+    encoder = Prepared.of(FILES, settings("a")).encoder
+    assert encoder.encode(records) == [encoder.encode([one])[0] for one in records]
+
+
 @pytest.mark.parametrize("train", ["lora", "full"])
 def test_what_was_trained_is_sealed_and_loads_in_its_own_library(train, place):
     run("a", train=train)
@@ -116,6 +133,20 @@ def test_what_was_trained_is_sealed_and_loads_in_its_own_library(train, place):
         "adapter" if train == "lora" else "model", "config.toml", "ledger.jsonl", "ledger.head.json", "statement.json",
         "statement.txt",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("train", ["lora", "full"])
+@pytest.mark.parametrize(("kind", "dtype"), [("gpt2", "float32"), ("gpt2", "bfloat16"), ("qwen3", "bfloat16")])
+def test_other_models_and_a_narrow_base(kind, dtype, train, place):
+    base("m", kind=kind)
+    run("a", train=train, dtype=dtype)
+    model, _ = generation.load("a")
+    trained = {name: p for name, p in model.named_parameters() if train == "full" or ".lora_" in name}
+    assert {p.dtype for p in trained.values()} == {torch.float32}
+    frozen = {p.dtype for name, p in model.named_parameters() if name not in trained}
+    assert frozen == (set() if train == "full" else {getattr(torch, dtype)})
+    under = transformers.AutoModelForCausalLM.from_pretrained("m", dtype=getattr(torch, dtype))
+    assert not torch.equal(scores(model), scores(under))
 
 
 def test_every_file_of_the_adapter_is_under_the_seal(place):
@@ -182,6 +213,50 @@ def test_a_run_that_was_sealed_is_tidied(place, monkeypatch):
     assert not Path("a/private").exists()
 
 
+COMMAND = (
+    "finetune m d.jsonl --epsilon 8 --delta 1e-3 --rows 40 --batch 10 --epochs 1 --rank 2 --seed 5 --quiet --output"
+)
+
+
+def command(folder):
+    """Run the command as the shell does, and return its exit code."""
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended:
+        main([*COMMAND.split(), folder])
+    signal.signal(signal.SIGTERM, before)
+    return ended.value.code
+
+
+@pytest.mark.parametrize(
+    ("number", "where"),
+    [
+        (signal.SIGINT, (torch.optim.AdamW, "step")),
+        (signal.SIGTERM, (HeldOutScore, "fields")),
+        (signal.SIGKILL, (torch.optim.AdamW, "step")),
+        (signal.SIGKILL, (Prepared, "export")),
+    ],
+)
+def test_a_command_that_is_stopped_goes_on_when_it_is_repeated(number, where, place):
+    code = command("whole")
+    child = os.fork()
+    if child == 0:
+        real = getattr(*where)
+
+        def stopped(*given, **settings):
+            found = real(*given, **settings)
+            os.kill(os.getpid(), number)
+            return found
+
+        setattr(*where, stopped)
+        os._exit(command("a"))
+    _, status = os.waitpid(child, 0)
+    assert status == (number if number == signal.SIGKILL else INTERRUPTED << 8)
+    assert command("a") == code
+    for name in ("adapter_model.safetensors", "README.md"):
+        assert Path("a/adapter", name).read_bytes() == Path("whole/adapter", name).read_bytes()
+    assert not Path("a/private").exists()
+
+
 def test_persons_are_clipped_once(place):
     found = run("a", rows=5, batch=2.0, unit_field="who", delta=1e-3, privacy_unit="one person")
     assert found.fields["privacy_unit"] == "one person"
@@ -208,6 +283,14 @@ def test_without_held_out_texts_no_score_is_bought(place):
     fields = run("a", holdout=0.0).fields
     assert fields["holdout_score"] is None
     assert [one["purpose"] for one in fields["sessions"]] == ["train"]
+
+
+def test_the_plan_of_persons_counts_their_sequences(place):
+    given = {"rows": 400, "batch": 8.0, "epsilon": 3.0, "unit_field": "who", "holdout": 0.5, "dtype": "bfloat16"}
+    words = plan_in_words(Prepared.of(FILES, settings("a", **given)))
+    assert words.startswith("25 steps of 8 persons, as expected (rate 0.04), 1,024 tokens each\n")  # 4 of 32 tokens
+    assert "the score is bought on 50% of the persons" in words
+    assert not Path("a").exists()
 
 
 def test_public_texts_show_their_loss(place):

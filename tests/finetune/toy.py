@@ -21,7 +21,13 @@ class Tokenizer:
     def __len__(self):
         return FIRST + 256
 
-    def __call__(self, text, add_special_tokens=True, split_special_tokens=False):
+    def get_vocab(self):
+        return {str(number): number for number in range(len(self))}
+
+    def __call__(self, text, split_special_tokens=False, **settings):
+        if isinstance(text, list):
+            alone = [self(one, split_special_tokens=split_special_tokens, **settings) for one in text]
+            return {"input_ids": [one["input_ids"] for one in alone]}
         parts = [text] if split_special_tokens else re.split(f"({'|'.join(map(re.escape, MARKS))})", text)
         ids = [[MARKS[part]] if part in MARKS and not split_special_tokens else spell(part) for part in parts]
         return {"input_ids": [token for part in ids for token in part]}

@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.skipif(not os.environ.get("TACITA_AUDIT"), reason="TACITA_AUDIT=1 runs Opacus' grids"),
     pytest.mark.skipif(
         importlib.util.find_spec("opacus") is None,
-        reason="Opacus is not installed: pip install -c constraints.txt 'tacita[bench]'",
+        reason="Opacus is not installed: pip install -c constraints.txt '.[bench]'",
     ),
 ]
 

@@ -226,6 +226,21 @@ def test_a_model_that_does_not_run_on_synthetic_rows_is_not_tried():
     assert found.notes == ("the model does not run on synthetic rows (RuntimeError): it was not tried.",)
 
 
+@pytest.mark.parametrize(
+    ("like", "loss_fn", "message"),
+    [
+        ((VECTORS[0].double(), VECTORS[1]), classify, "(torch.float64, 1, 4), (torch.int64, 1)"),
+        ((VECTORS[0], VECTORS[1].int()), classify, "(torch.int32, 1)"),
+        ((VECTORS[0][:, :3], VECTORS[1]), classify, "shapes cannot be multiplied"),
+        (VECTORS, lambda model, x, y: 0, "missing 1 required positional argument"),
+        ({"x": VECTORS[0]}, lambda model, batch: model([*batch["x"]]), "{'x': (torch.float32, 1, 4)}"),
+    ],
+)
+def test_records_that_the_model_does_not_take_are_refused_in_words(like, loss_fn, message):
+    assert message in (said := refused(nn.Linear(4, 3), loss_fn, like))
+    assert "let records fit model and loss" in said
+
+
 def test_other_values_are_tried_where_the_first_do_not_fit():
     def of_positive_lengths(model, batch):
         assert (batch[1] > 0).all()

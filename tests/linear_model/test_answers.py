@@ -70,7 +70,7 @@ def test_a_missing_answer_in_a_list_is_one_row_that_contributes_nothing():
 @pytest.mark.parametrize(
     ("read", "message"),
     [
-        (lambda: read_targets(["a"] * 3, 2), "one target for each of 2 rows, got 3"),
+        (lambda: read_targets(["a"] * 3, 2), "one number for each of 2 rows, got 3"),
         (lambda: read_labels([1, 2], 3, None), "one label for each of 3 rows, got 2"),
         (lambda: read_targets(np.array(["a", "b"]), 2), "y must hold numbers, got dtype"),
         (lambda: read_labels(np.array([1.5, 2.0]), 2, None), "Unknown label type"),

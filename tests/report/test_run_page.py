@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tacita.accounting import epsilon, gaussian_delta
+from tacita.accounting import epsilon, gaussian_delta, gaussian_epsilon
 from tacita.ledger import Ledger
 from tacita.ledger.statement import main_session
 from tacita.ledger.text_lines import rounded_up
@@ -312,7 +312,7 @@ def test_printed_bounds_are_never_below_the_computed_ones(runs):
         titles[chart.title] = chart.rows
     assert titles["Epsilon against delta"] == (("1e-05", "1.001"), ("0.001", "0.5001"))
     assert titles["Epsilon against steps"] == (("1", "0.5001"), ("2", "1.001"))
-    assert titles["Where the budget went"] == (("train-1", "1.001"), ("score-1", "0.2001"))
+    assert [row[:2] for row in titles["Where the budget went"]] == [("train-1", "1.001"), ("score-1", "0.2001")]
     rates = [float(words.removesuffix(" %")) / 100 for _, words in titles["What an attack can find"]]
     assert np.all(np.array(rates) >= run.most_true_positives(np.array([1e-4, 1e-3, 1e-2, 0.1, 0.5])))
 
@@ -325,6 +325,15 @@ def test_the_bars_of_sessions_are_left_out_where_there_is_only_one(runs):
     alone = titles(replace(runs[0], by_session={"train-1": 1.0}))
     assert titles(replace(runs[0], by_session=several)) == [*alone[:3], "Where the budget went", *alone[3:]]
     assert "Where the budget went" not in alone
+
+
+def test_the_bars_of_sessions_are_to_scale(runs):
+    """Two Gaussian sessions of mu 0.3 and 0.4 take 36 and 64 % of the run's mu of 0.5, whatever epsilon says."""
+    one, two, both = (gaussian_epsilon(mu, 1e-5) for mu in (0.3, 0.4, 0.5))
+    fields = {**runs[0].fields, "epsilon": both, "delta": 1e-5}
+    charts = charts_of(replace(runs[0], fields=fields, by_session={"one": one, "two": two}))
+    (rows,) = (chart.rows for chart in charts if chart.title == "Where the budget went")
+    assert [row[2] for row in rows] == ["36.0 %", "64.0 %"]
 
 
 def test_infinite_epsilons_are_left_out_of_curves(runs):

@@ -98,5 +98,5 @@ def test_few_runs_are_drawn_too(tmp_path):
 
 def test_without_matplotlib_it_says_what_to_install(result, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(TacitaError, match=r"pip install 'tacita\[report\]'"):
+    with pytest.raises(TacitaError, match=r"pip install '\.\[report\]'"):
         save_tradeoff(result, tmp_path / "curve.png")

@@ -1,6 +1,7 @@
 """What a run folder keeps of a model that trains a part of its weights: what was trained, and files under a seal."""
 
 import json
+import shutil
 
 import pytest
 import safetensors.torch
@@ -12,6 +13,7 @@ from tacita.runs import checkpoint
 from tacita.runs.folder import RunFolder
 from tacita.runs.sealed_run import SealedRun
 from tacita.tables import check_run
+from tests.runs.second_verifier import NODE, asked
 from tests.training.small_run import SETTINGS, loss_fn, rows
 
 TRAINED = {"1.weight", "1.bias"}
@@ -69,6 +71,18 @@ def test_a_changed_scale_is_tampered(tmp_path):
     assert not check_run(tmp_path / "run").faults
     config.write_text(config.read_text().replace("2.0", "4.0"))
     assert "adapter/adapter_config.json is not the file" in check_run(tmp_path / "run").faults[0]
+
+
+def test_a_file_that_is_put_beside_sealed_ones_is_found(tmp_path):
+    trained(tmp_path / "run", publish="exported", export=export)
+    shutil.copytree(tmp_path / "run", tmp_path / "other")
+    (tmp_path / "other" / "adapter" / "special_tokens_map.json").write_text("{}")
+    assert not check_run(tmp_path / "run").faults
+    assert "adapter/special_tokens_map.json was not there" in check_run(tmp_path / "other").faults[0]
+    if NODE is not None:
+        (accepted, _), (refused, words) = asked([[tmp_path / "run"], [tmp_path / "other"]])
+        assert (accepted, refused) == (0, 1)
+        assert "special_tokens_map.json beside" in words
 
 
 def test_export_is_handed_the_statement_of_the_run(tmp_path):

@@ -71,7 +71,7 @@ def audit(
             audits.
         seed: Seed of the runs.
         json_: Write the result to this file.
-        plot: Draw the claimed and the measured trade-off curve into this file (PNG, SVG, PDF; needs tacita[report]).
+        plot: Draw the claimed and the measured trade-off curve into this file (PNG, SVG, PDF; needs matplotlib).
         quiet: Print no progress on standard error.
     """
     if name is None:

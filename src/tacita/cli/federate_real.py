@@ -5,17 +5,13 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from tacita._files import make_folder
 from tacita.cli.outputs import check_folder, say_written
-from tacita.errors import TacitaError
-
-if TYPE_CHECKING:
-    from subprocess import Popen
 
 STOP = (signal.SIGINT, signal.SIGTERM)
 Flag = Annotated[bool, Parameter(negative=())]
@@ -35,6 +31,8 @@ def serve(
     node_key: tuple[str, ...] = (),
     minimum_clients: int = 0,
     seconds: float = 600.0,
+    model: str = "",
+    test: str = "",
 ) -> int:
     """Run the server of a federation: start Flower's SuperLink, wait for clients, make all rounds, write the model.
 
@@ -54,14 +52,17 @@ def serve(
         node_key: A public key file of a node that may take part, once for each; without one every node may.
         minimum_clients: Number of clients to wait for before a round; 0 for all.
         seconds: How long to wait for the messages of a round.
+        model: package.module:callable, (features, classes) -> network, which is imported; without it the model is a
+            linear classifier.
+        test: An NPZ file of public rows, as clients have them: after each round the share that the model has right is
+            printed. These rows are not protected.
     """
-    from tacita.federated.federation import FederationSettings
     from tacita.federated.flower_processes import Security, Serving
 
     security = Security(insecure=insecure, certificate=certificate, key=key, authority=authority)
     security.of_server()
     check_folder("--output", output)
-    server = Serving(
+    Serving(
         federation=federation,
         output=output,
         host=host,
@@ -70,10 +71,9 @@ def serve(
         node_keys=node_key,
         minimum_clients=minimum_clients,
         seconds=seconds,
-    )
-    server.check(FederationSettings.read(federation))
-    make_folder(Path(output))
-    server.run()
+        model=model,
+        test=test,
+    ).run()
     say_written(output)
     return 0
 
@@ -90,11 +90,12 @@ def join(
     authority: str | None = None,
     node_key: str | None = None,
     socket: str | None = None,
+    model: str = "",
 ) -> int:
     """Take part in a federation as one client, with data, key and ledger that stay on this machine.
 
     It answers until it is stopped (Ctrl-C), and then prints the privacy statement of what this client has sent. Run it
-    again to go on.
+    again to go on. A SuperNode whose server has died is started again.
 
     Example: tacita federate join federation.toml mine.npz --client 0 --output mine --superlink host:9092 --insecure
 
@@ -109,9 +110,10 @@ def join(
         authority: PEM file of the authority that signed the server's certificate.
         node_key: File of this node's private key, if the server authenticates nodes.
         socket: Path of the Unix socket, in a folder of mode 0700; by default in the private folder.
+        model: The model of the server's --model; its code never meets a row, but as a program.
     """
-    from tacita.federated.federation import FederationSettings, joined, read_rows
-    from tacita.federated.flower_processes import Security, program, running, supernode
+    from tacita.federated.federation import FederationSettings, joined
+    from tacita.federated.flower_processes import Security, kept_running, program, supernode
     from tacita.ledger import statement
 
     security = Security(insecure=insecure, authority=authority)
@@ -119,26 +121,27 @@ def join(
         security.of_client()
         program("flower-supernode")
     check_folder("--output", output)
-    settings, rows = FederationSettings.read(federation), read_rows(data, FederationSettings.read(federation).features)
+    settings = FederationSettings.read(federation)
+    given = {"number": client, "folder": output, "model": settings.named_model(model), "tell": _say}
+    taking_part = joined(settings, settings.read_rows(data), **given)
     with ExitStack() as stack:
         stopped = stack.enter_context(_signals())
-        resident = stack.enter_context(joined(settings, rows, number=client, folder=output, tell=_say))
+        resident = stack.enter_context(taking_part)
         path = Path(socket or Path(output) / "private" / "socket").resolve()
-        nodes, log = list["Popen[bytes]"](), Path(output) / "supernode.log"
-
-        def ready() -> None:
-            _say(f"client {client} of {settings.name!r} answers at {os.fspath(path)}")
-            if superlink is not None:
-                command = supernode(superlink, path, security, key=node_key)
-                nodes.append(stack.enter_context(running(command, home=Path(output).resolve() / "flower", log=log)))
+        home, log = Path(output).resolve() / "flower", Path(output) / "supernode.log"
+        look_after = None
+        if superlink is not None:
+            command = partial(supernode, superlink, path, security, key=node_key)
+            look_after = stack.enter_context(kept_running(command, home=home, log=log, tell=_say))
 
         def over() -> bool:
-            return bool(stopped) or any(node.poll() is not None for node in nodes)
+            if look_after is not None and not stopped:
+                look_after()
+            return bool(stopped)
 
-        resident.serve(path, until=over, ready=ready)
+        said = f"client {client} of {settings.name!r} answers at {os.fspath(path)}"
+        resident.serve(path, until=over, ready=lambda: _say(said))
         print(statement(resident.ledger, delta=settings.delta))
-        if not stopped:
-            raise TacitaError(f"the SuperNode has ended; {os.fspath(log)!r} says why. The same command goes on.")
     return 0
 
 

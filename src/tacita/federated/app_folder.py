@@ -1,4 +1,7 @@
-"""The folder of the Flower app that ``flwr run`` sends to the server and to every client: no data and no settings."""
+"""The folder of the Flower app that ``flwr run`` sends to the server and to every client: no data and no settings.
+
+It asks for Flower alone: a SuperLink may install what an app names from a public index, where nobody keeps our name.
+"""
 
 PROJECT = """[build-system]
 requires = ["hatchling"]
@@ -9,7 +12,7 @@ name = "federation-app"
 version = "1.0.0"
 description = "Clients under local differential privacy train a model together"
 license = "Apache-2.0"
-dependencies = ["tacita[federated]"]
+dependencies = ["flwr>=1.41,<1.42"]
 
 [tool.flwr.app]
 publisher = "tacita"
@@ -23,6 +26,8 @@ federation = "federation.toml"
 output = "server"
 minimum-clients = 0
 seconds = 600.0
+model = ""
+test = ""
 """
 APP = {
     "pyproject.toml": PROJECT,

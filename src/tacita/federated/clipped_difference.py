@@ -70,10 +70,11 @@ def clipped_difference(
         clipper: Its ``max_grad_norm`` is C.
         shapes: Shapes of the parameters, by name.
     """
-    momentum = averaged(state["momentum"], gradient, momentum_weight)
-    apart = {name: v - state["shift"][name] for name, v in momentum.items()}
+    old = {kind: {name: x.to(gradient[name].device) for name, x in held.items()} for kind, held in state.items()}
+    momentum = averaged(old["momentum"], gradient, momentum_weight)
+    apart = {name: v - old["shift"][name] for name, v in momentum.items()}
     message = clipped_message(apart, clipper, shapes)
-    shift = {name: g + message[name] for name, g in state["shift"].items()}
+    shift = {name: g + message[name] for name, g in old["shift"].items()}
     return message, {"momentum": momentum, "shift": shift}
 
 

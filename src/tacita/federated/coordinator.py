@@ -5,6 +5,7 @@ state is released; it trusts no client to be well-behaved. It knows no transport
 """
 
 import math
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,12 +57,14 @@ class RoundReport:
         asked: The clients that were asked.
         accepted: The clients whose messages were added up.
         refused: Why a client's message was refused, by client. A client that sent nothing is not in it.
+        seconds: From the broadcasts to the end of the round.
     """
 
     number: int
     asked: tuple[int, ...]
     accepted: tuple[int, ...]
     refused: dict[int, str]
+    seconds: float
 
 
 class Coordinator:
@@ -118,8 +121,7 @@ class Coordinator:
         self._accepted: dict[int, int] = {}  # by client, the number of the last message that was added up
         self._seen: dict[int, int] = {}  # by client, the highest number of a message that was read
         self._refused: dict[int, str] = {}
-        self._asked: tuple[int, ...] | None = None
-        self._sent: ServerState | None = None
+        self._under_way: tuple[tuple[int, ...], ServerState, float] | None = None  # who was asked, what, and when
         self.round = 0
         if path is not None and path.exists():
             self._load(path)
@@ -156,8 +158,8 @@ class Coordinator:
             raise ValueError(f"rounds must be more than {self.rounds}: all of them are done.")
         if any(not 0 <= client < self.num_clients for client in asked):
             raise ValueError(f"clients must be numbers from 0 to {self.num_clients - 1}, got {asked}.")
-        self._asked, self._sent = asked, self.algorithm.broadcast(self._server)
-        tensors = wire_tensors(self._sent.params)
+        server = self.algorithm.broadcast(self._server)
+        self._under_way, tensors = (asked, server, time.monotonic()), wire_tensors(server.params)
         return {
             client: to_wire(
                 Broadcast(
@@ -172,9 +174,9 @@ class Coordinator:
 
         The new state is on disk when this returns, so that no broadcast names a message that a crash would forget.
         """
-        if self._asked is None or self._sent is None:
+        if self._under_way is None:
             raise RuntimeError("receive() ends a round: call broadcasts() first.")
-        asked, server, self._asked, self._sent = self._asked, self._sent, None, None
+        (asked, server, begun), self._under_way = self._under_way, None
         total = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in self._shapes.items()}
         taken, refused = dict[int, int](), dict[int, str]()
         for client in asked:  # in the order of their numbers
@@ -193,7 +195,7 @@ class Coordinator:
         self.round += 1
         if self.path is not None:
             self._save(self.path)
-        return RoundReport(self.round - 1, asked, tuple(taken), refused)
+        return RoundReport(self.round - 1, asked, tuple(taken), refused, time.monotonic() - begun)
 
     def _message(self, client: int, reply: bytes) -> tuple[int, dict[str, Tensor]]:
         """Return number and values of a client's message; raise :class:`WireError` with the reason of a refusal."""

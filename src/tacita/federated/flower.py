@@ -1,14 +1,17 @@
 """Flower as the transport of a federation: it carries bytes between a coordinator and resident clients, no more.
 
-Place: federated.coordinator <-> [federated.flower] <-> federated.resident. Needs the extra ``tacita[federated]``.
+Place: federated.coordinator <-> [federated.flower] <-> federated.resident. Needs the extra ``federated``.
 No strategy and no mod is used: Flower's differential privacy clips weights and charges for something else. Flower
 starts a new process for the client app in every round, which imports no torch and asks the resident over a socket.
 """
 
+import json
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from tacita._extras import not_installed
 from tacita.errors import TacitaError
 from tacita.federated.frames import LARGEST, NOTHING, ask
 
@@ -41,9 +44,7 @@ def flower() -> Any:
         import flwr.clientapp  # pyright: ignore[reportMissingImports]
         import flwr.serverapp  # pyright: ignore[reportMissingImports]
     except ImportError:
-        raise TacitaError(
-            "Flower is not installed: pip install '.[federated]' in a clone of tacita, or 'tacita[federated]' by name."
-        ) from None
+        raise TacitaError(not_installed("Flower", "federated")) from None
     return flwr
 
 
@@ -177,7 +178,9 @@ def server_app() -> "ServerApp":
 
     The run's configuration names ``federation``, the file of :class:`FederationSettings`; ``output``, the folder of the
     server, which gets ``model.npz`` and from which a server that was killed goes on; and may name ``minimum-clients``
-    (by default all) and ``seconds`` to wait for messages. The folder takes one server at a time.
+    (by default all), ``seconds`` to wait for messages, a ``model`` "package.module:callable" that is imported, and
+    ``test``, an NPZ file of public rows, on which the model is tested after each round. The folder takes one server at
+    a time.
     """
     app = flower().serverapp.ServerApp()
 
@@ -196,9 +199,13 @@ def server_app() -> "ServerApp":
 
 def _serve(grid: "Grid", settings: "FederationSettings", folder: "ServerFolder", config: Mapping[str, Any]) -> None:
     """Make all rounds that are left, print each of them, and write the model after each."""
+    from tacita.federated.federation import accuracy
     from tacita.federated.identity import KnownClients
 
-    coordinator = settings.coordinator(folder.state)
+    model = settings.named_model(str(config.get("model", "")))
+    coordinator = settings.coordinator(folder.state, model=model)
+    tested = settings.build_model() if model is None else model
+    test = settings.read_rows(str(config["test"])) if config.get("test") else None
 
     def say(words: str) -> None:
         print(words, flush=True)
@@ -207,14 +214,18 @@ def _serve(grid: "Grid", settings: "FederationSettings", folder: "ServerFolder",
         folder.publish(coordinator)
         refused = f", refused {done.refused}" if done.refused else ""
         accepted = f"accepted {list(done.accepted)} of {list(done.asked)}"
-        say(f"round {done.number + 1} of {settings.rounds}: {accepted}{refused}")
+        said = {} if test is None else {"test_accuracy": accuracy(tested, coordinator.params, *test)}
+        words = "".join(f", {share:.4f} of the test rows right" for share in said.values())
+        say(f"round {done.number + 1} of {settings.rounds}: {accepted}{refused}; {done.seconds:.1f} s{words}")
+        with folder.rounds.open("a") as file:
+            file.write(json.dumps({**asdict(done), **said}) + "\n")
 
     minimum = int(config.get("minimum-clients", 0)) or settings.clients
     run_rounds(
         grid,
         coordinator,
         minimum_clients=minimum,
-        clients=KnownClients(settings.id, settings.clients, folder.clients, tell=say),
+        clients=KnownClients(coordinator.federation, settings.clients, folder.clients, tell=say),
         seconds=float(config.get("seconds", SECONDS)),
         report=report,
         waiting=lambda there: say(f"waiting for clients: {there} of {minimum} are there"),

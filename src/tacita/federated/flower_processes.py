@@ -11,12 +11,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from tacita import _validate
+from tacita._extras import not_installed
 from tacita._files import make_folder, replace_durably
 from tacita.errors import TacitaError
 from tacita.federated import tied_process
@@ -25,6 +26,7 @@ from tacita.federated.federation import FederationSettings
 from tacita.federated.server_folder import ServerFolder
 
 SECONDS_TO_START = 120.0
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before a SuperNode that has ended is started again
 LAST_PORT = 65535
 QUIETLY = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -81,10 +83,7 @@ def program(name: str) -> str:
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
-        raise TacitaError(
-            f"{name} was not found. It comes with Flower: pip install '.[federated]' in a clone of tacita, or "
-            "'tacita[federated]' by name."
-        )
+        raise TacitaError(not_installed(f"{name}, a program of Flower,", "federated"))
     return found
 
 
@@ -120,6 +119,35 @@ def running(command: Sequence[str], *, home: Path, log: Path | None = None) -> I
         process.wait()
         assert process.stdin is not None
         process.stdin.close()
+
+
+@contextmanager
+def kept_running(
+    command: Callable[[], Sequence[str]], *, home: Path, log: Path, tell: Callable[[str], None]
+) -> Iterator[Callable[[], None]]:
+    """Run a SuperNode for the block, and start it again when it has ended, as it does when its server was replaced.
+
+    The pause before a new start doubles up to a minute, unless it ran for a minute. ``command`` returns the command of
+    a start, and ``tell`` is told of an end; the rest is as in :func:`running`.
+
+    Yields:
+        A function that starts it if it is not running and the pause is over: call it often.
+    """
+    pause, due, process = FIRST_PAUSE, 0.0, None
+    with ExitStack() as stack:
+
+        def look() -> None:
+            nonlocal pause, due, process
+            now = time.monotonic()
+            if process is None and now >= due:
+                process, due = stack.enter_context(running(command(), home=home, log=log)), now + LONGEST_PAUSE
+            elif process is not None and process.poll() is not None:
+                stack.close()  # ends what it has started
+                pause = FIRST_PAUSE if now > due else min(2 * pause, LONGEST_PAUSE)
+                tell(f"the SuperNode has ended, {os.fspath(log)!r} says why: it is started again in {pause:.0f} s.")
+                process, due = None, now + pause
+
+        yield look
 
 
 def free_port() -> int:
@@ -186,6 +214,7 @@ class Serving:
         node_keys: Files of the public keys of the nodes that may take part; empty to let every node in.
         minimum_clients: Number of clients to wait for before a round; 0 for all.
         seconds: How long to wait for messages.
+        model, test: The name of the network's callable, and a file of public rows; empty for none.
     """
 
     federation: str
@@ -196,6 +225,8 @@ class Serving:
     node_keys: tuple[str, ...] = ()
     minimum_clients: int = 0
     seconds: float = 600.0
+    model: str = ""
+    test: str = ""
 
     @property
     def _home(self) -> Path:
@@ -224,19 +255,22 @@ class Serving:
             ValueError: A number is out of range, or a path cannot be told to Flower.
             TacitaError: Flower did not start, or the run ended before its last round.
         """
+        settings = FederationSettings.read(self.federation)
+        self._check(settings)
         with ServerFolder(self.output).commanded():
-            settings = FederationSettings.read(self.federation)
-            self.check(settings)
             self._run(settings, self.run_config())
 
-    def check(self, settings: FederationSettings) -> None:
-        """Raise ``ValueError`` if a number is out of range: a server would wait for ever, or for nobody."""
+    def _check(self, settings: FederationSettings) -> None:
+        """Raise if a number is out of range, or model or test rows are none: before anything is started."""
         if _validate.count("minimum_clients", self.minimum_clients, at_least=0) > settings.clients:
             raise ValueError(
                 f"minimum_clients must be at most {settings.clients}, the clients of the federation, got "
                 f"{self.minimum_clients}."
             )
         _validate.positive("seconds", self.seconds)
+        settings.coordinator(model=settings.named_model(self.model))
+        if self.test:
+            settings.read_rows(self.test)
         if not 1 <= self.port <= LAST_PORT:
             raise ValueError(f"port must be from 1 to {LAST_PORT}, got {self.port}.")
 
@@ -247,6 +281,8 @@ class Serving:
             "output": quoted("output", str(Path(self.output).resolve())),
             "minimum-clients": self.minimum_clients,
             "seconds": float(self.seconds),
+            "model": quoted("model", self.model),
+            "test": quoted("test", str(Path(self.test).resolve()) if self.test else ""),
         }
         return " ".join(f"{name}={value}" for name, value in config.items())
 
@@ -261,7 +297,8 @@ class Serving:
             for key in self.node_keys:
                 self._flwr("supernode", "register", str(Path(key).resolve()), "here")
             self._flwr("run", str(app), "here", "--stream", "--run-config", words)
-        left = settings.coordinator(ServerFolder(self.output).state).remaining_rounds
+        state, model = ServerFolder(self.output).state, settings.named_model(self.model)
+        left = settings.coordinator(state, model=model).remaining_rounds
         if left:
             raise TacitaError(
                 f"the run ended with {left} rounds left; {str(log)!r} says why. The same command goes on with them."

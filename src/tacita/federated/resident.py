@@ -105,7 +105,7 @@ class Resident:
         self._shapes = oracle.source.shapes
         model = oracle.source.model
         given = {} if model is None else dict(model.named_parameters())
-        self._dtypes = {name: given[name].dtype if name in given else torch.float64 for name in self._shapes}
+        self._like = {name: given.get(name, torch.zeros(0, dtype=torch.float64)) for name in self._shapes}
         self._round = 0  # of the last broadcast that was answered
         self._strangers: set[str] = set()  # federations that were asked for, and are not this one
         self._identity = ClientIdentity.at(folder.private / IDENTITY, new=not folder.checkpoint.exists())
@@ -155,8 +155,7 @@ class Resident:
             raise WireError(
                 "the broadcast is of a round that is over: what it says of the last message is out of date."
             )
-        found = tensors_of(record.params, self._shapes)
-        params = {name: x.to(self._dtypes[name]) for name, x in found.items()}
+        params = {name: x.to(self._like[name]) for name, x in tensors_of(record.params, self._shapes).items()}
         message = self._client.answer(params, accepted=record.accepted)
         self._round = record.round
         self._save()
@@ -172,7 +171,9 @@ class Resident:
             self._strangers.add(federation)
             self._tell(
                 f"a server asks for the federation {federation[:80]!r}, and this client is of {self.federation!r}: it "
-                "is not answered. Server and clients need the same file of settings."
+                "is not answered. Server and clients need the same file of settings, of which the first number is a "
+                "hash. The second, of a network, is one of its program, its shapes and its frozen weights: use the "
+                "same model, loss and version of torch."
             )
 
     def _save(self) -> None:

@@ -25,6 +25,7 @@ class ServerFolder:
         state: The server's state, from which one that was killed goes on.
         clients: The public keys of the clients.
         model: The released model.
+        rounds: What is public of each round, a JSON object a line.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -32,6 +33,7 @@ class ServerFolder:
         self.state = self.path / "server.safetensors"
         self.clients = self.path / "clients.json"
         self.model = self.path / "model.npz"
+        self.rounds = self.path / "rounds.jsonl"
         self._lock = self.path / "server.lock"
         self._serving: os.stat_result | None = None  # of the lock file, while it is held
 

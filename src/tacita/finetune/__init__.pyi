@@ -4,6 +4,7 @@ from .chat import ChatTemplate
 from .encoding import EncodedTexts, TokenEncoder
 from .generation import generate, load
 from .losses import sequence_losses
+from .private_trainer import PrivateTrainer
 from .records import read_records
 from .settings import Files, FinetuneSettings
 from .text_run import TextRun, finetune
@@ -13,6 +14,7 @@ __all__ = [
     "EncodedTexts",
     "Files",
     "FinetuneSettings",
+    "PrivateTrainer",
     "TextRun",
     "TokenEncoder",
     "finetune",

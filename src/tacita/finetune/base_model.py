@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 from tacita import _validate
+from tacita._extras import not_installed
 from tacita.errors import TacitaError
 from tacita.finetune.settings import FinetuneSettings
 from tacita.runs.sealed_run import file_sha256
 from tacita.tables.settings import read_text
 
-NOT_INSTALLED = "{} is not installed: pip install 'tacita[transformers]'."
 DROPOUTS = ("dropout", "pdrop")  # how the configurations of transformers name them
 LORA_SEED = 0  # of the first factor of an adapter, which is public; the other one starts at zero
 
@@ -26,7 +26,7 @@ def library(name: str) -> Any:
     try:
         found = importlib.import_module(name)
     except ImportError:
-        raise TacitaError(NOT_INSTALLED.format(name)) from None
+        raise TacitaError(not_installed(name, "transformers")) from None
     if name == "transformers":
         found.utils.logging.disable_progress_bar()
     return found
@@ -66,8 +66,8 @@ def hashes(folder: Path) -> dict[str, str]:
 def check_same(folder: Path, expected: Mapping[str, str]) -> None:
     """Refuse another base than the one that was trained on."""
     found = hashes(folder)
-    for name, digest in expected.items():
-        if found.get(name) != digest:
+    for name in sorted({*expected, *found}):
+        if found.get(name) != expected.get(name):
             raise TacitaError(f"the base model differs from the one trained on ({name}): give --base PATH.")
 
 

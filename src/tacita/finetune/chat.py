@@ -73,7 +73,7 @@ class ChatTemplate:
 
     def tokens(self, text: str) -> list[int]:
         """Return the tokens of a piece, in which the template's own marks are tokens of their own."""
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
     def _text(self, turns: Sequence[Turn], asks: bool) -> str:
         said = [{"role": turn.role, "content": turn.content} for turn in turns]

@@ -3,7 +3,7 @@
 line ──read_line──> TextRecord ──TokenEncoder──> Tokens ──> EncodedTexts, a data set in a file without a name
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +19,9 @@ from tacita.tables.mapped_rows import MappedRows
 
 IGNORED = -100  # the label of a position that is no target
 _LETTERS = 64  # a text is cut to so many letters a token before it is encoded: no line takes minutes
-_ROWS_AT_ONCE = 2**10
+_PLAIN = {"add_special_tokens": False, "split_special_tokens": True, "return_attention_mask": False, "verbose": False}
+_TURNS = 256  # of a conversation that are read: a template writes each of them anew for each answer
+_ROWS_AT_ONCE, _LETTERS_AT_ONCE = 2**8, 2**24  # that wait to be encoded together
 
 
 @dataclass(frozen=True)
@@ -70,57 +72,71 @@ class TokenEncoder:
     mask_prompt: bool = True
     chat: ChatTemplate | None = None
     _begin: list[int] = field(init=False, repr=False)
+    _end: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         _validate.count("max_tokens", self.max_tokens, at_least=2)
-        if self.tokenizer.eos_token_id is None:
+        object.__setattr__(self, "_end", self.tokenizer.eos_token_id)
+        if self._end is None:
             raise ValueError("the tokenizer has no end token, without which a model never learns to stop: set one.")
         begin, written = self.tokenizer.bos_token_id, self.tokenizer("a")["input_ids"]
         object.__setattr__(self, "_begin", [begin] if begin is not None and [*written[:1]] == [begin] else [])
 
-    def encode(self, record: TextRecord | None) -> Tokens:
-        """Return the tokens of a record; of one without a target, none."""
-        if record is None:
-            return NOTHING
-        if record.form == "messages":
-            ids, targets = self._messages(record)
-        else:
-            ids, targets = self._written(record)
+    @property
+    def largest(self) -> int:
+        """The largest number of a token."""
+        return max(self.tokenizer.get_vocab().values())
+
+    def encode(self, records: Sequence[TextRecord | None]) -> list[Tokens]:
+        """Return the tokens of each record; of one without a target, none. No record changes another's tokens."""
+        found = iter(self._encoded([text for record in records for text in self._texts(record)]))
+        return [NOTHING if record is None else self._tokens(record, found) for record in records]
+
+    def _encoded(self, texts: list[str]) -> Sequence[list[int] | None]:
+        """Return the tokens of each text, in which marks of special tokens are text; ``None`` where it is refused."""
+        try:
+            return self.tokenizer(texts, **_PLAIN)["input_ids"] if texts else []  # at once, which is quicker
+        except Exception:  # by a tokenizer that has no token for what it does not know
+            return [None] if len(texts) == 1 else [one for text in texts for one in self._encoded([text])]
+
+    def _texts(self, record: TextRecord | None) -> list[str]:
+        """Return prompt and completion, or a text, as they are encoded; of messages nothing."""
+        if record is None or record.form == "messages":
+            return []
+        most = _LETTERS * self.max_tokens
+        return [turn.content[:most] if turn.role == "assistant" else turn.content[-most:] for turn in record.turns]
+
+    def _tokens(self, record: TextRecord, texts: Iterator[list[int] | None]) -> Tokens:
+        ids, targets = self._messages(record) if record.form == "messages" else self._written(record, texts)
         length = len(ids)
         if length > self.max_tokens:
             ids, targets = self._short(ids, targets)
         found = Tokens(ids, targets, length)
         return found if found.counts else NOTHING
 
-    def _written(self, record: TextRecord) -> tuple[list[int], list[bool]]:
+    def _written(self, record: TextRecord, texts: Iterator[list[int] | None]) -> tuple[list[int], list[bool]]:
         """Return prompt and completion, or a text, with the begin token, if the model has one, and the end token."""
         ids, targets = [*self._begin], [False] * len(self._begin)
-        for turn in record.turns:
-            said = turn.role == "assistant"
-            own = self._plain(turn.content, from_left=said)
+        own_texts = [next(texts) for _ in record.turns]
+        for turn, own in zip(record.turns, own_texts, strict=True):
+            if own is None:
+                return [], []
             ids += own
-            targets += [said or not self.mask_prompt] * len(own)
-        return [*ids, self.tokenizer.eos_token_id], [*targets, True]
-
-    def _plain(self, text: str, *, from_left: bool) -> list[int]:
-        """Return the tokens of a text, in which no mark of a special token is one."""
-        most = _LETTERS * self.max_tokens
-        text = text[:most] if from_left else text[-most:]
-        return list(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
+            targets += [turn.role == "assistant" or not self.mask_prompt] * len(own)
+        return [*ids, self._end], [*targets, True]
 
     def _messages(self, record: TextRecord) -> tuple[list[int], list[bool]]:
         if self.chat is None or sum(len(turn.content) for turn in record.turns) > _LETTERS * self.max_tokens:
             return [], []
-        try:
-            pieces = self.chat.pieces(record.turns)
-        except Exception:  # the template refuses this conversation, such as two questions in a row
-            return [], []
         ids: list[int] = []
         targets: list[bool] = []
-        for text, said in pieces or []:
-            own = self.chat.tokens(text)
-            ids += own
-            targets += [said or not self.mask_prompt] * len(own)
+        try:
+            for text, said in self.chat.pieces(record.turns[:_TURNS]) or []:
+                own = self.chat.tokens(text)
+                ids += own
+                targets += [said or not self.mask_prompt] * len(own)
+        except Exception:  # the template refuses this conversation, such as two questions in a row
+            return [], []
         return ids, targets
 
     def _short(self, ids: list[int], targets: list[bool]) -> tuple[list[int], list[bool]]:
@@ -146,27 +162,29 @@ class EncodedTexts(MappedRows):
     def __init__(self, encoder: TokenEncoder, folder: Path):
         self._encoder = encoder
         length = encoder.max_tokens
-        number = "<u2" if len(encoder.tokenizer) <= 2**16 else "<u4"
+        number = "<u2" if encoder.largest < 2**16 else "<u4"
         fields = [("ids", number, (length,)), ("targets", "u1", (-(-length // 8),)), ("length", "<u4")]
         super().__init__(np.dtype(fields), folder)
 
     def extend(self, lines: Iterable[Line]) -> list[str | None]:
         """Append one record for each line, and return the person of each line."""
         units: list[str | None] = []
-        waiting: list[Tokens] = []
+        waiting: list[TextRecord | None] = []
+        letters = 0
         for line in lines:
             units.append(line.unit)
-            waiting.append(self._encoder.encode(line.record))
-            if len(waiting) == _ROWS_AT_ONCE:
+            waiting.append(line.record)
+            letters += 0 if line.record is None else sum(len(turn.content) for turn in line.record.turns)
+            if len(waiting) == _ROWS_AT_ONCE or letters > _LETTERS_AT_ONCE:
                 self._append(waiting)
-                waiting = []
+                waiting, letters = [], 0
         self._append(waiting)
         return units
 
-    def _append(self, found: list[Tokens]) -> None:
-        packed = np.zeros(len(found), self._dtype)
-        targets = np.zeros((len(found), self._encoder.max_tokens), bool)
-        for row, tokens in enumerate(found):
+    def _append(self, records: list[TextRecord | None]) -> None:
+        packed = np.zeros(len(records), self._dtype)
+        targets = np.zeros((len(records), self._encoder.max_tokens), bool)
+        for row, tokens in enumerate(self._encoder.encode(records)):
             count = len(tokens.ids)
             packed["ids"][row, :count], targets[row, :count], packed["length"][row] = tokens.ids, tokens.targets, count
         packed["targets"] = np.packbits(targets, axis=1)

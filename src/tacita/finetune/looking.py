@@ -33,7 +33,7 @@ def check_texts(path: str | Path, model: str | Path, max_tokens: int) -> str:
     lengths: list[int] = []
     for line in read_records(path):
         lines += 1
-        found = encoder.encode(line.record)
+        (found,) = encoder.encode([line.record])
         if found.counts:
             readable += 1
             lengths.append(found.length)
@@ -61,15 +61,16 @@ def plan_in_words(prepared: Prepared) -> str:
     noise = noise_multiplier(settings.epsilon, settings.delta, sampler, steps)
     ratio = batch / (noise * sqrt(weights))
     seconds = _seconds(prepared)
-    physical = min(settings.physical_batch, batch)
-    length = prepared.encoder.max_tokens
+    sequences = batch * prepared.sequences
+    physical = min(settings.physical_batch, sequences)
+    tokens, what = sequences * prepared.encoder.max_tokens, "records" if settings.unit_field is None else "persons"
     words = [
-        f"{steps:,} steps of {batch:g} records, as expected (rate {batch / n:.4g}), {batch * length:,.0f} tokens each",
+        f"{steps:,} steps of {batch:g} {what}, as expected (rate {batch / n:.4g}), {tokens:,.0f} tokens each",
         f"{weights:,} weights are trained; the noise multiplier is {noise:.4g}",
         f"signal to noise of a step: {ratio:.3g}, the longest mean of clipped gradients over the length of the noise. "
         "Below 1 a step alone is mostly noise: more records, a larger batch, a lower rank or a larger epsilon raise it",
-        f"about {seconds * batch / physical * steps / 60:.1f} minutes here, by {TIMED} steps on synthetic rows",
-        *([f"the score is bought on {settings.holdout:.0%} of the records, beside the training"] * (n < settings.rows)),
+        f"about {seconds * sequences / physical * steps / 60:.1f} minutes here, by {TIMED} steps on synthetic rows",
+        *([f"the score is bought on {settings.holdout:.0%} of the {what}, beside the training"] * (n < settings.rows)),
         "no record was read, and nothing was spent",
     ]
     return "\n".join(words) + "\n"

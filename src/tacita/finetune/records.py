@@ -43,7 +43,7 @@ class Line:
 
     Attributes:
         record: ``None`` if it is no record.
-        unit: The person whose it is, as JSON, if the field that names persons is there and holds a text or an integer.
+        unit: The person whose it is, if the field that names persons is there and holds a text or an integer.
     """
 
     record: TextRecord | None
@@ -95,7 +95,7 @@ def read_line(line: bytes, unit_field: str | None = None) -> Line:
     if not isinstance(fields, dict):
         return Line(None)
     name = None if unit_field is None else fields.get(unit_field)
-    unit = json.dumps(name) if isinstance(name, str | int) and not isinstance(name, bool) else None
+    unit = str(name) if isinstance(name, str | int) and not isinstance(name, bool) else None
     return Line(_record(fields), unit)
 
 
@@ -123,4 +123,7 @@ def _turn(given: Any) -> Turn | None:
 
 def _is_text(value: Any) -> TypeGuard[str]:
     """Return whether a value is text that UTF-8 can hold: JSON may hold one half of a surrogate pair."""
-    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        return False

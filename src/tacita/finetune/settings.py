@@ -43,7 +43,7 @@ class FinetuneSettings:
         loss: mean or sum over a record's own targets; the sum is divided by half of the length.
         epochs: Passes over the data, in expectation.
         batch: Expected number of records (persons) in a step; max(min(n, 256), n / 50) by default.
-        physical_batch: Records in memory at once; changes no value.
+        physical_batch: Sequences in memory at once; changes no value.
         max_grad_norm: Clipping threshold.
         lr: Step size of AdamW, 2e-3 for lora and 5e-4 for full; it falls linearly after 5 % of the steps.
         dropout: Dropout of the model.

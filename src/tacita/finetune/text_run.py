@@ -25,6 +25,7 @@ from tacita.runs.folder import RunFolder
 from tacita.runs.run_lifecycle import RunLifecycle
 from tacita.runs.sealed_run import STATEMENT, TEXT
 from tacita.tables.source import private_rows
+from tacita.training.chosen_settings import ChosenSettings, chosen_rows_per_query
 from tacita.training.finished_run import Run
 from tacita.training.fit import fit
 from tacita.training.held_out_loss import HeldOutLoss
@@ -66,7 +67,14 @@ class Prepared:
             tokenizer=tokenizer, max_tokens=settings.max_tokens, cut=settings.cut, mask_prompt=settings.mask_prompt,
             chat=ChatTemplate(tokenizer) if settings.messages else None,
         )  # fmt: skip
-        return cls(settings, encoder, base_model.open_model(files.model, settings), files.model)
+        model: Any = base_model.open_model(files.model, settings)
+        rows = model.get_input_embeddings().weight.shape[0]
+        if encoder.largest >= rows:  # a text that holds such a token would end the run
+            raise ValueError(
+                f"the tokenizer has tokens up to number {encoder.largest}, and the model's embedding has {rows} rows: "
+                "resize it (model.resize_token_embeddings), or take the tokens out."
+            )
+        return cls(settings, encoder, model, files.model)
 
     @property
     def losses(self) -> Callable:
@@ -74,6 +82,14 @@ class Prepared:
         settings = self.settings
         divisor = self.encoder.max_tokens / 2 if settings.loss == "sum" else None
         return sequence_losses(settings.loss, divisor=divisor)
+
+    @property
+    def sequences(self) -> int:
+        """How many sequences a step reads of a record that it draws: of a person several, by the rule of ``fit``."""
+        settings = self.settings
+        if settings.unit_field is None:
+            return 1
+        return chosen_rows_per_query(settings.rows_per_query, settings.epsilon, ChosenSettings())
 
     @property
     def score(self) -> HeldOutLoss | None:
@@ -149,7 +165,7 @@ def finetune(
         publish="exported",
         export=prepared.export,
         hardened=own.hardened or False,
-        max_physical_batch_size=own.physical_batch,
+        max_physical_batch_size=max(own.physical_batch // prepared.sequences, 1),
         progress=progress,
         randomness=randomness,
     )

@@ -21,10 +21,15 @@ def is_sparse(array: Any) -> bool:
     return hasattr(array, "tocsr") and hasattr(array, "shape")
 
 
+def is_array(one: Any) -> bool:
+    """Return whether ``one`` holds a row for each record: a tensor, an array, a sparse matrix or a data frame."""
+    return isinstance(one, Array) or is_sparse(one) or hasattr(one, "to_numpy")
+
+
 def is_arrays(dataset: Any) -> bool:
     """Return whether ``dataset`` is a container of arrays, and not a map-style ``Dataset``.
 
-    A list or tuple of anything but arrays is a sequence of records, and so map-style. A mapping never is: its keys are
+    A list or tuple without an array in it is a sequence of records, and so map-style. A mapping never is: its keys are
     names.
 
     Example:
@@ -33,7 +38,7 @@ def is_arrays(dataset: Any) -> bool:
         (True, True, False)
     """
     if isinstance(dataset, tuple | list):
-        return bool(dataset) and all(isinstance(one, Array) or is_sparse(one) for one in dataset)
+        return any(map(is_array, dataset))
     return isinstance(dataset, Mapping) or _is_plain_dataclass(dataset)
 
 
@@ -56,8 +61,8 @@ def check_arrays(dataset: Any) -> None:
     if not arrays or not all(isinstance(one, Array) for one in arrays):
         found = ", ".join(sorted({type(one).__name__ for one in arrays if not isinstance(one, Array)})) or "nothing"
         raise ValueError(
-            f"dataset must hold tensors or NumPy arrays with one row a record, and nothing else; found {found}. Sparse "
-            "matrices are for linear models: tacita.linear.LinearSource takes them."
+            f"dataset must hold tensors or NumPy arrays with one row a record, and nothing else; found {found}. Of a "
+            "data frame pass frame.to_numpy('float32'); a sparse matrix is for tacita.linear.LinearSource."
         )
     for array in arrays:
         _check_dtype(array)
@@ -66,9 +71,7 @@ def check_arrays(dataset: Any) -> None:
 
 
 def _is_plain_dataclass(dataset: Any) -> bool:
-    if isinstance(dataset, type) or not dataclasses.is_dataclass(dataset):
-        return False
-    return not hasattr(dataset, "__getitem__")
+    return dataclasses.is_dataclass(dataset) and not (isinstance(dataset, type) or hasattr(dataset, "__getitem__"))
 
 
 def _check_dtype(array: Any) -> None:

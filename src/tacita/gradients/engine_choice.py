@@ -1,5 +1,6 @@
 """The choice of the engine that serves a network: made once, before any data is used."""
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -147,16 +148,14 @@ def default_chunk_rows(method: str, params: Mapping[str, Tensor]) -> int | None:
     return max(1, GRADIENT_BYTES // max(1, row_bytes))
 
 
-# A part of PyTorch's message where vmap or a trial without values stops -> a cause that a person can act on.
+# A pattern in PyTorch's message where vmap or a trial without values stops -> a cause that a person can act on.
 _CAUSES = {
     "override the setup_context": "the forward of a torch.autograd.Function takes ctx: write def forward(x) and "
     "def setup_context(ctx, inputs, output)",
     "control flow": "its code looks at values of a record (an if, bool() or a comparison of a tensor)",
-    "DataDependentOutput": "its code looks at values of a record (.item(), .tolist(), int() of a tensor)",
-    ".item()": "its code looks at values of a record (.item(), .tolist(), int() of a tensor)",
-    "DynamicOutputShape": "the shape of a tensor depends on values (nonzero, a boolean mask as index, bincount)",
-    "dynamic shape": "the shape of a tensor depends on values (nonzero, a boolean mask as index, bincount), which "
-    "torch.where with all rows in place avoids",
+    r"DataDependentOutput|\.item\(\)": "its code looks at values of a record (.item(), .tolist(), int() of a tensor)",
+    "DynamicOutputShape|dynamic shape": "the shape of a tensor depends on values (nonzero, a boolean mask as index, "
+    "bincount), which torch.where with all rows in place avoids",
     "GuardOnDataDependent": "the shape of a tensor depends on values, or a branch does (packed sequences, .item())",
 }
 
@@ -171,7 +170,7 @@ def _in_words(error: Exception) -> str:
     said = f"{type(error).__name__}: {error}"
     if found := NO_RULE.search(said):
         return f"PyTorch's vmap has no batching rule for {found[1]}{f' ({place})' if place else ''}"
-    cause = next((words for part, words in _CAUSES.items() if part in said), "")
+    cause = next((words for part, words in _CAUSES.items() if re.search(part, said)), "")
     return (f"{cause} ({place})" if place else cause) if cause else f"{type(error).__name__}: {line}"
 
 
@@ -244,7 +243,10 @@ class _Precision(TorchDispatchMode):
         with generators_kept(device):
             found = func(*args, **kwargs)
         try:
-            both = func(*(_two(args) if _of_sizes(args) else tree_map(_twice, args)), **kwargs)
+            tensors = any(isinstance(one, Tensor) for one in tree_leaves(args))
+            # a draw from sizes is asked for with an axis for the two
+            two = tree_map(_twice, args) if tensors else [[2, *a] if isinstance(a, list | tuple) else a for a in args]
+            both = func(*two, **kwargs)
         except RuntimeError:
             return func(*args, **kwargs)
         for one, twice in zip(tree_leaves(found), tree_leaves(both), strict=True):
@@ -253,15 +255,6 @@ class _Precision(TorchDispatchMode):
             elif isinstance(one, Tensor) and one.ndim and len(twice) == 2 * len(one):
                 one.copy_(twice[: len(one)])
         return found
-
-
-def _of_sizes(args: tuple) -> bool:
-    return not any(isinstance(one, Tensor) for one in tree_leaves(args))
-
-
-def _two(args: tuple) -> tuple:
-    """Return the arguments of a draw from sizes for two records."""
-    return tuple([2, *one] if isinstance(one, (list, tuple)) else one for one in args)
 
 
 def _twice(one: Any) -> Any:

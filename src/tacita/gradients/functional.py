@@ -28,19 +28,15 @@ PER_SAMPLE = 'Pass reduction="none" and average over all axes but the first'  # 
 
 def check_loss_fn(loss_fn: Any) -> None:
     """Raise ``ValueError`` for a loss of PyTorch's own, which takes outputs and targets in place of (model, batch)."""
-    if type(loss_fn).__module__ == "torch.nn.modules.loss":
-        name, value = (
-            type(loss_fn).__name__,
-            f'nn.{type(loss_fn).__name__}(reduction="none")(model(batch[0]), batch[1])',
+    if getattr(loss_fn, "__module__", "") in ("torch.nn.modules.loss", "torch.nn.functional"):
+        name = getattr(loss_fn, "__name__", type(loss_fn).__name__)
+        call = (
+            f'nn.{name}(reduction="none")' if isinstance(loss_fn, nn.Module) else f'partial({name}, reduction="none")'
         )
-    elif getattr(loss_fn, "__module__", "") == "torch.nn.functional":
-        name, value = loss_fn.__name__, f'nn.functional.{loss_fn.__name__}(model(batch[0]), batch[1], reduction="none")'
-    else:
-        return
-    raise ValueError(
-        f"loss_fn must take (model, batch) and return one loss a record, got {name}, which takes outputs and targets. "
-        f"Write def loss_fn(model, batch): return {value}"
-    )
+        raise ValueError(
+            f"loss_fn must take (model, batch) and return one loss a record, got {name}, which takes outputs and "
+            f"targets. Write def loss_fn(model, batch): return {call}(model(batch[0]), batch[1])"
+        )
 
 
 class ModuleTree:

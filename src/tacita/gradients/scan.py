@@ -16,11 +16,15 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import is_lazy
 
 from tacita.errors import UnsupportedModuleError
+from tacita.gradients.batches import map_leaves
 from tacita.gradients.functional import PER_SAMPLE, LossFn, ModuleTree, attributes_kept, described, is_per_sample
 from tacita.gradients.probe import FILLS, ROWS, draws, evaluating, jittered, row, row_repeated, select, synthetic, trial
 from tacita.gradients.processes import is_dtensor
 
 MIXERS = ("BatchNorm", "BatchRenorm", "InPlaceABN", "MinibatchDiscrimination", "MinibatchStd")  # in third-party names
+
+TYPES = "let records fit model and loss: numbers in float32, classes in int64, in the shapes and containers they read"
+OF_STRUCTURE = ("type (", "output type", "dtype", "shape", "size", "channels", "argument", "attribute", "indices must")
 
 
 @dataclass(frozen=True)
@@ -78,8 +82,7 @@ def scan(model: nn.Module, loss_fn: LossFn, like: Any | None) -> Scan:
 
 def module_refusals(model: nn.Module) -> tuple[Refusal, ...]:
     """Return the modules that mix samples or remember data in their present mode, trainable or frozen. Cheap."""
-    found = (refused(name or type(module).__name__, module) for name, module in model.named_modules())
-    return tuple(refusal for refusal in found if refusal is not None)
+    return tuple(filter(None, (refused(name or type(one).__name__, one) for name, one in model.named_modules())))
 
 
 def check_modules(model: nn.Module) -> None:
@@ -90,8 +93,7 @@ def check_modules(model: nn.Module) -> None:
 def refused(name: str, module: nn.Module) -> Refusal | None:
     """Return why one module mixes samples or remembers data in its present mode; ``None`` if it does not."""
     checks = (_wrapper, _sharded, _lazy, _hooked, _complex, _batch_norm, _instance_norm, _known_mixer)
-    found = (check(name, module) for check in checks)
-    return next((refusal for refusal in found if refusal is not None), None)
+    return next(filter(None, (check(name, module) for check in checks)), None)
 
 
 def _wrapper(name: str, module: nn.Module) -> Refusal | None:
@@ -174,7 +176,7 @@ def _known_mixer(name: str, module: nn.Module) -> Refusal | None:
 
 
 def _try(model: nn.Module, loss_fn: LossFn, like: Any) -> Scan:
-    failure = ""
+    failure, probe = "", like
     for fill in FILLS:
         probe = synthetic(like, ROWS, fill=fill, seed=1)
         try:
@@ -186,8 +188,13 @@ def _try(model: nn.Module, loss_fn: LossFn, like: Any) -> Scan:
             reason = f"returns {described(losses)} for {ROWS} samples, not one floating-point loss a sample"
             return Scan((Refusal("loss_fn", reason, PER_SAMPLE[0].lower() + PER_SAMPLE[1:]),), None, ())
         if losses.isfinite().all() or fill == FILLS[-1]:
-            found = _changed(changed) or _alone(model, loss_fn, probe) or _mixing(model, loss_fn, probe)
-            return Scan(found, probe, ())
+            return Scan(_changed(changed) or _alone(model, loss_fn, probe) or _mixing(model, loss_fn, probe), probe, ())
+    try:
+        trial(model, loss_fn, row(probe, 0))
+    except Exception as error:
+        if type(error) in (RuntimeError, TypeError, AttributeError) and any(map(str(error).count, OF_STRUCTURE)):
+            kinds, words = map_leaves(lambda t: (t.dtype, *t.shape), like), str(error).partition("\n")[0]
+            return Scan((Refusal("loss_fn", f"raises {type(error).__name__} on {kinds}: {words}", TYPES),), None, ())
     return Scan((), None, (f"the model does not run on synthetic rows ({failure}): it was not tried.",))
 
 

@@ -549,7 +549,8 @@ class Ledger:
         """
         if anchor is not None and not isinstance(anchor, Anchor):
             anchor = Anchor(anchor[0], anchor[1], *anchor[2:])
-        return self._journal.verify(anchor)
+        with self._registry.lock:
+            return self._journal.verify(anchor)
 
     def __repr__(self) -> str:
         name = "in memory" if self.path is None else self.path.name

@@ -110,7 +110,9 @@ class LinearSource(GradientSource):
         return f"{type(self).__name__}(loss={self.loss!r}, columns={self._rows.shape[1]})"
 
 
-def table_rows(features: Any, *, scale: float | Tensor = 1.0, intercept: float | None = 1.0) -> LinearSource:
+def table_rows(
+    features: Any, *, scale: float | Tensor = 1.0, intercept: float | None = 1.0, weights: Any = None
+) -> LinearSource:
     r"""Return a source whose "per-sample gradients" are the rows :math:`(s \circ x_i, c)`, for second moments.
 
     They are the gradients of the output of a linear model, the same at every point. Arguments are those of
@@ -122,11 +124,17 @@ def table_rows(features: Any, *, scale: float | Tensor = 1.0, intercept: float |
         tensor([[[0.5000, 1.0000]]], dtype=torch.float64)
     """
     rows = owned_row_blocks(features)
-    return LinearSource(rows, np.zeros(rows.shape[0]), RowLoss(), scale=scale, intercept=intercept)
+    return LinearSource(rows, np.zeros(rows.shape[0]), RowLoss(), scale=scale, intercept=intercept, weights=weights)
 
 
 def hessian_rows(
-    features: Any, targets: Any, loss: OutputLoss, *, scale: float | Tensor = 1.0, intercept: float | None = 1.0
+    features: Any,
+    targets: Any,
+    loss: OutputLoss,
+    *,
+    scale: float | Tensor = 1.0,
+    intercept: float | None = 1.0,
+    weights: Any = None,
 ) -> LinearSource:
     r"""Return a source of rows of a linear model's Hessian: :math:`\sqrt{c_i / \kappa}\,(s \circ x_i, c)`.
 
@@ -143,7 +151,7 @@ def hessian_rows(
         >>> next(engine.materialise())["weight"]  # c = 1/4, kappa = 1
         tensor([[[2.]]], dtype=torch.float64)
     """
-    return LinearSource(features, targets, HessianRowLoss(loss), scale=scale, intercept=intercept)
+    return LinearSource(features, targets, HessianRowLoss(loss), scale=scale, intercept=intercept, weights=weights)
 
 
 class LinearEngine(Engine):

@@ -1,12 +1,11 @@
-"""scikit-learn estimators with differential privacy; they need the extra ``tacita[sklearn]``."""
+"""scikit-learn estimators with differential privacy; they need the extra ``sklearn``."""
+
+from tacita._extras import not_installed
 
 try:
     import sklearn  # noqa: F401 - the message of its absence names the extra
 except ImportError as error:
-    raise ImportError(
-        "tacita.linear_model needs scikit-learn: pip install '.[sklearn]' in a clone of tacita, or 'tacita[sklearn]' "
-        "by name."
-    ) from error
+    raise ImportError(f"tacita.linear_model: {not_installed('scikit-learn', 'sklearn')}") from error
 
 from tacita.linear_model.adaptive_ridge import adaptive_elastic_net, adaptive_ridge
 from tacita.linear_model.base import LinearPlan
@@ -14,6 +13,7 @@ from tacita.linear_model.classification import PrivateLinearSVC, PrivateLogistic
 from tacita.linear_model.lasso import PrivateElasticNet, PrivateLasso
 from tacita.linear_model.mean import PrivateMean
 from tacita.linear_model.newton import NewtonDescent
+from tacita.linear_model.pca import PrivatePCA
 from tacita.linear_model.preconditioned import MomentumDescent, PreconditionedDescent
 from tacita.linear_model.regression import PrivateLinearRegression, PrivateRidge
 from tacita.linear_model.robust_regression import PrivateHuberRegressor, PrivateQuantileRegressor
@@ -31,6 +31,7 @@ __all__ = [
     "PrivateLinearSVC",
     "PrivateLogisticRegression",
     "PrivateMean",
+    "PrivatePCA",
     "PrivateQuantileRegressor",
     "PrivateRidge",
     "PrivateStandardScaler",

@@ -12,7 +12,7 @@ from sklearn.utils.validation import column_or_1d
 WHOLE, TEXT = "int ", "text "  # before the labels of a list
 
 
-def read_targets(y: Any, num_rows: int) -> np.ndarray:
+def read_targets(y: Any, num_rows: int, name: str = "y") -> np.ndarray:
     """Return the targets of a regression, (rows,), float64; NaN for an entry that is no number.
 
     Raises:
@@ -24,10 +24,21 @@ def read_targets(y: Any, num_rows: int) -> np.ndarray:
     """
     targets = _column(y)
     if targets.dtype.kind not in "fiubO":
-        raise ValueError(f"Unknown label type: y must hold numbers, got dtype {targets.dtype}.")
+        raise ValueError(f"Unknown label type: {name} must hold numbers, got dtype {targets.dtype}.")
     if len(targets) != num_rows:
-        raise ValueError(f"y must have one target for each of {num_rows} rows, got {len(targets)}.")
+        raise ValueError(f"{name} must have one number for each of {num_rows} rows, got {len(targets)}.")
     return _as_numbers(targets)
+
+
+def read_weights(sample_weight: Any, num_rows: int, largest: float) -> np.ndarray:
+    """Return the weights of rows over the ``largest``, (rows,), float64, cut to [0, 1]; 0 for what is no number.
+
+    Example:
+        >>> read_weights([1, None, 8, -1], 4, 2.0)
+        array([0.5, 0. , 1. , 0. ])
+    """
+    weights = read_targets(sample_weight, num_rows, "sample_weight")
+    return np.clip(np.nan_to_num(weights, nan=0.0) / largest, 0.0, 1.0)
 
 
 def read_labels(y: Any, num_rows: int, classes: Any) -> np.ndarray:

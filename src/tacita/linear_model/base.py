@@ -19,12 +19,14 @@ from tacita.errors import LedgerError
 from tacita.ledger import Ledger, Session, statement
 from tacita.linear.row_blocks import RowBlocks, as_row_blocks
 from tacita.linear_model import rules
+from tacita.linear_model.answers import read_weights
 from tacita.linear_model.budget import FitBudget
 from tacita.linear_model.fitting import Paying, ScaledTable
 from tacita.linear_model.purchases import HIGHEST, LOWEST, buy_scales
 from tacita.random import Randomness
 
 RELATIONS = ("zero_out_one", "replace_one")
+GOOD_OF_200_ROWS = 20.0  # epsilon
 LEAST_NORM, MOST_NORM = 2.0**LOWEST, 2.0 ** (HIGHEST + 1)  # of rows, declared or bought: sums of float32 stay finite
 MOST_CLIP = 1e25  # of gradients in scaled units, whose rows are no longer than 1: the same
 
@@ -75,6 +77,10 @@ class PrivateEstimator(BaseEstimator):
         tags.non_deterministic = self.insecure_seed is None
         return tags
 
+    def _poor_of_200_rows(self) -> bool:
+        """Return whether the score on so few rows, by which scikit-learn's checks judge a model, may be poor."""
+        return (self.epsilon or 0.0) < GOOD_OF_200_ROWS
+
     def _check_privacy(self) -> None:
         """Raise ``ValueError`` if the budget is missing, or given twice."""
         if self.delta is None or (self.epsilon is None and self.rho is None):
@@ -109,7 +115,8 @@ class PrivateEstimator(BaseEstimator):
         elif isinstance(ledger, LedgerLeftBehind):
             raise LedgerError(
                 "the ledger of this estimator was left behind when it was copied by pickling (n_jobs=, copy.deepcopy), "
-                "and a fit would not be charged to it: fit in one process, or hand a ledger in by set_params(ledger=)."
+                "and a fit would not be charged to it: fit in threads (with joblib.parallel_config(backend="
+                "'threading'): ...) or without n_jobs, or hand a ledger in by set_params(ledger=)."
             )
         elif not isinstance(ledger, Ledger):
             raise TypeError(f"ledger must be a Ledger, got {type(ledger).__name__}.")
@@ -179,6 +186,7 @@ class PrivateLinearModel(PrivateEstimator):
     alpha = 0.0
     fit_intercept: bool = True
     data_norm: float | None = None
+    max_sample_weight: float | None = None
     coef_: np.ndarray = field(init=False)
     intercept_: Any = field(init=False)
 
@@ -187,15 +195,28 @@ class PrivateLinearModel(PrivateEstimator):
         tags.input_tags.sparse = True
         return tags
 
-    def _scaled(self, table: RowBlocks, data_norm: float) -> ScaledTable:
+    def _weights(self, sample_weight: Any, num_rows: int) -> np.ndarray | None:
+        """Return the weights of rows in units of ``max_sample_weight``, (rows,); ``None`` if none were given."""
+        if sample_weight is None:
+            return None
+        if self.max_sample_weight is None:
+            raise ValueError(
+                "sample_weight needs max_sample_weight, a public bound of the weights: larger ones are cut to it. "
+                f"Write {type(self).__name__}(max_sample_weight=...)."
+            )
+        return read_weights(sample_weight, num_rows, self.max_sample_weight)
+
+    def _scaled(self, table: RowBlocks, data_norm: float, weights: np.ndarray | None) -> ScaledTable:
         """Return the table in units in which a row of norm ``data_norm``, constant included, has norm 1."""
         constant = None if not self.fit_intercept else 2**-0.5
         scale = (1.0 if constant is None else constant) / data_norm
-        return ScaledTable(table, torch.full((table.shape[1],), scale, dtype=torch.float64), constant)
+        largest = 1.0 if weights is None else float(self.max_sample_weight or 1.0)
+        scales = torch.full((table.shape[1],), scale, dtype=torch.float64)
+        return ScaledTable(table, scales, constant, weights, largest)
 
     def _penalty(self, paying: Paying, table: ScaledTable) -> float:
         r"""Return alpha of the sum of losses in units of scaled rows and of their mean."""
-        return self.alpha * float(table.scale[0]) ** 2 / paying.num_records
+        return self.alpha * float(table.scale[0]) ** 2 / (paying.num_records * table.largest_weight)
 
     def _bought_scales(
         self, paying: Paying, session: Session | None, table: RowBlocks, targets: np.ndarray | None
@@ -225,6 +246,8 @@ class PrivateLinearModel(PrivateEstimator):
                     "may overflow. Scale the columns by public numbers."
                 )
         _validate.non_negative("alpha", self.alpha)
+        if self.max_sample_weight is not None:
+            _validate.positive("max_sample_weight", self.max_sample_weight)
 
     def _outputs(self, X: Any) -> np.ndarray:
         """Return the outputs of the fitted model, (rows, outputs), float64."""

@@ -1,5 +1,6 @@
 """Classifiers: private logistic regression, and a private linear support vector machine."""
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from tacita.linear.losses import LogisticLoss, MultinomialLoss, OutputLoss, Squa
 from tacita.linear_model import rules
 from tacita.linear_model.answers import named_classes, read_labels
 from tacita.linear_model.base import DescentModel, LinearPlan
+from tacita.linear_model.budget import FitBudget
 from tacita.linear_model.fitting import Descent, Paying
 from tacita.linear_model.purchases import buy_counts, class_counts, class_numbers
 
@@ -21,6 +23,11 @@ class PrivateClassifier(ClassifierMixin, DescentModel, ABC):
 
     classes: Any = None
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.poor_score = self._poor_of_200_rows()
+        return tags
+
     @abstractmethod
     def _loss(self, num_classes: int) -> OutputLoss:
         """Return the loss for this number of classes."""
@@ -29,10 +36,11 @@ class PrivateClassifier(ClassifierMixin, DescentModel, ABC):
         r"""Return whether few steps do, by a public rule of :math:`\mu n / d`, ``size``."""
         return False
 
-    def fit(self, X: Any, y: Any) -> Any:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Fit to the rows of ``X``, (rows, columns), dense or CSR, with one label each in ``y``.
 
-        A row that holds NaN or an infinity, and a label outside ``classes``, contribute nothing.
+        The loss of a row is multiplied by its ``sample_weight``, at most ``max_sample_weight``. A row that holds NaN or
+        an infinity, and a label outside ``classes``, contribute nothing.
 
         Raises:
             ValueError: The budget is missing, delta is not below 1 / rows, a setting is wrong, or no class was
@@ -42,7 +50,7 @@ class PrivateClassifier(ClassifierMixin, DescentModel, ABC):
         self._check_privacy()
         self._check_settings()
         table = self._table(X, reset=True)
-        labels = read_labels(y, table.shape[0], self.classes)
+        labels, weights = read_labels(y, table.shape[0], self.classes), self._weights(sample_weight, table.shape[0])
         shares = {
             "scales": rules.SCALES if self.data_norm is None else 0.0,
             "classes": rules.CLASSES if self.classes is None else 0.0,
@@ -62,6 +70,8 @@ class PrivateClassifier(ClassifierMixin, DescentModel, ABC):
             few=self._few_steps(self._size(table), solver),
         )
         budget = paying.budget
+        if shares["classes"]:
+            self._check_buyable(budget, table.shape[0])
         for_scales = paying.register(budget.scales_event(1), 1, "bounds") if shares["scales"] else None
         for_classes = paying.register(budget.classes_event(), 1, "classes") if shares["classes"] else None
         plans = paying.plan_descent(rule)
@@ -70,7 +80,7 @@ class PrivateClassifier(ClassifierMixin, DescentModel, ABC):
         else:
             self.classes_, known = named_classes(y, self._bought_classes(paying, for_classes, labels))
         data_norm, _ = self._bought_scales(paying, for_scales, table, None)
-        scaled = self._scaled(table, data_norm)
+        scaled = self._scaled(table, data_norm, weights)
         loss = self._loss(max(2, len(self.classes_)))
         numbers = class_numbers(labels, known)
         penalty = self._penalty(paying, scaled)
@@ -81,6 +91,15 @@ class PrivateClassifier(ClassifierMixin, DescentModel, ABC):
         self._said(paying, rule.in_words())
         return self
 
+    def _check_buyable(self, budget: FitBudget, num_rows: int) -> None:
+        """Raise ``ValueError`` before anything is spent if the rows are too few for two classes that can be bought."""
+        needed = math.ceil(budget.classes_threshold(budget.classes_event()) + 0.5)
+        if num_rows < 2 * needed:
+            raise ValueError(
+                f"two classes cannot be bought from {num_rows} rows at this budget, maybe not even one class: each "
+                f"takes about {needed} rows. Pass classes=, the labels, which then cost nothing. Nothing was spent."
+            )
+
     def _bought_classes(self, paying: Paying, session: Any, labels: np.ndarray) -> np.ndarray:
         """Return the labels whose noisy count is above the threshold, sorted."""
         names, counts = class_counts(labels)
@@ -88,7 +107,7 @@ class PrivateClassifier(ClassifierMixin, DescentModel, ABC):
         # noisy counts were rounded to whole numbers, by at most a half
         found = names[noisy > paying.budget.classes_threshold(session.event) + 0.5]
         if not len(found):
-            raise ValueError("not even one class is frequent enough to be bought at this epsilon: pass classes=.")
+            raise ValueError("not even one class is frequent enough to be bought at this epsilon. Pass classes=.")
         return found
 
     def decision_function(self, X: Any) -> np.ndarray:
@@ -124,6 +143,7 @@ class PrivateLogisticRegression(PrivateClassifier):
             A row whose label is none of those given contributes nothing, and no message tells how many there are: check
             the spelling.
         data_norm: A public guess of how long rows are; rows may be longer. If it is ``None``, it is bought.
+        max_sample_weight: A public bound of the weights that ``fit`` is given; larger ones are cut to it.
         steps, max_grad_norm: Number and clipping threshold of the gradients, by a public rule if ``None``.
         solver: "preconditioned", "newton" (:class:`~tacita.linear_model.NewtonDescent`) or "momentum"
             (:class:`~tacita.linear_model.MomentumDescent`), by a public rule if ``None``.

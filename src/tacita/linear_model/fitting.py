@@ -138,11 +138,25 @@ class ScaledTable:
         features: The rows. Private.
         scale: What each column is multiplied by, (columns,).
         constant: The constant whose weight is the bias; ``None`` for a model without one.
+        weights: What the loss of each row is multiplied by, in [0, 1], (rows,); 1 each if ``None``. Private.
+        largest_weight: The public weight that 1 stands for.
     """
 
     features: RowBlocks
     scale: Tensor
     constant: float | None
+    weights: np.ndarray | None = None
+    largest_weight: float = 1.0
+
+    @property
+    def unit(self) -> dict[str, Any]:
+        """What a source of gradients takes beside rows and targets."""
+        return {"scale": self.scale, "intercept": self.constant, "weights": self.weights}
+
+    @property
+    def root_unit(self) -> dict[str, Any]:
+        """The same for second moments, of which a weight multiplies both sides."""
+        return {**self.unit, "weights": None if self.weights is None else np.sqrt(self.weights)}
 
 
 @dataclass(frozen=True)
@@ -173,7 +187,7 @@ class Descent:
     def fit(self) -> tuple[dict[str, Tensor], float]:
         """Return the weight and the bias, in scaled units, and lambda; 0 with momentum, which has none."""
         table = self.table
-        source = LinearSource(table.features, self.targets, self.loss, scale=table.scale, intercept=table.constant)
+        source = LinearSource(table.features, self.targets, self.loss, **table.unit)
         oracle = self.paying.oracle(self.plans[1], source)
         start = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in source.shapes.items()}
         solve = {"preconditioned": self._preconditioned, "newton": self._newton, "momentum": self._momentum}
@@ -184,7 +198,7 @@ class Descent:
     def _preconditioned(self, oracle: GradientOracle, found: dict[str, Tensor]) -> tuple[dict[str, Tensor], float]:
         table, steps, damping = self.table, self.rule.steps, 0.0
         assert self.plans[0] is not None, "registered by plan_descent"
-        rows = table_rows(table.features, scale=table.scale, intercept=table.constant)
+        rows = table_rows(table.features, **table.root_unit)
         moment, _ = released_moments(self.paying, self.plans[0], rows)
         phases = tuple(self.curvatures[-steps:]) or (self.loss.curvature,)
         for phase, curvature in enumerate(phases):
@@ -204,7 +218,7 @@ class Descent:
     def _newton(self, oracle: GradientOracle, start: dict[str, Tensor]) -> tuple[dict[str, Tensor], float]:
         table, planned, curvature = self.table, self.plans[0], self.loss.curvature
         assert planned is not None, "registered by plan_descent"
-        rows = hessian_rows(table.features, self.targets, self.loss, scale=table.scale, intercept=table.constant)
+        rows = hessian_rows(table.features, self.targets, self.loss, **table.root_unit)
         damping = self._damping(sum(len(part.t()) for part in start.values()), curvature)
         found = NewtonDescent(
             oracle,
@@ -258,7 +272,7 @@ def fit_by_moments(
     """
     columns = table.features.shape[1]
     rows = WithColumns(table.features, torch.from_numpy(np.asarray(targets, np.float64)).unsqueeze(1))
-    source = table_rows(rows, scale=torch.cat([table.scale, torch.ones(1)]), intercept=table.constant)
+    source = table_rows(rows, **{**table.root_unit, "scale": torch.cat([table.scale, torch.ones(1)])})
     moment, noise_std = released_moments(paying, planned, source)
     order = [*range(columns), *([] if table.constant is None else [columns + 1]), columns]  # the target comes last
     moment = moment[order][:, order]

@@ -22,8 +22,8 @@ class L1Regressor(MomentsRegressor, ABC):
             raise ValueError(f"l1_ratio must be in [0, 1], got {ratio}.")
 
     def _penalties(self, paying: Paying, table: ScaledTable, target_scale: float) -> tuple[float, float]:
-        unit = float(table.scale[0])
-        return self.alpha * self.l1_ratio * unit / target_scale, self.alpha * (1 - self.l1_ratio) * unit**2
+        unit, alpha = float(table.scale[0]), self.alpha / table.largest_weight
+        return alpha * self.l1_ratio * unit / target_scale, alpha * (1 - self.l1_ratio) * unit**2
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -39,7 +39,7 @@ class PrivateElasticNet(L1Regressor):
 
     Args:
         alpha: Penalty >= 0, as in scikit-learn: :math:`\alpha r \lVert w \rVert_1 + \frac12 \alpha (1 - r)
-            \lVert w \rVert^2` beside half the *mean* of squares.
+            \lVert w \rVert^2` beside half the *mean* of squares, over all rows whatever their weights.
         l1_ratio: r in [0, 1].
 
     Example:

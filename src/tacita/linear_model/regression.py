@@ -24,6 +24,11 @@ class PrivateRegressor(RegressorMixin, PrivateLinearModel, ABC):
 
     target_range: tuple[float, float] | None = None
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = self._poor_of_200_rows()
+        return tags
+
     @abstractmethod
     def _moments_share(self, size: float) -> float:
         """Return the share of the budget for second moments, of what purchases leave; ``size`` is mu n / d."""
@@ -38,10 +43,11 @@ class PrivateRegressor(RegressorMixin, PrivateLinearModel, ABC):
     ) -> Solution:
         """Return the weight and the bias, in scaled units, from the sessions that were registered."""
 
-    def fit(self, X: Any, y: Any) -> Any:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Fit to the rows of ``X``, (rows, columns), dense or CSR, and the targets ``y``, (rows,).
 
-        A row whose features or target hold NaN or an infinity contributes nothing.
+        The loss of a row is multiplied by its ``sample_weight``, at most ``max_sample_weight``. A row whose features or
+        target hold NaN or an infinity contributes nothing.
 
         Raises:
             ValueError: The budget is missing, delta is not below 1 / rows, or a setting is wrong.
@@ -50,7 +56,7 @@ class PrivateRegressor(RegressorMixin, PrivateLinearModel, ABC):
         self._check_privacy()
         self._check_settings()
         table = self._table(X, reset=True)
-        targets = read_targets(y, table.shape[0])
+        targets, weights = read_targets(y, table.shape[0]), self._weights(sample_weight, table.shape[0])
         declared = self._range()
         bought = (self.data_norm is None) + (declared is None)
         scales = rules.SCALES if bought else 0.0
@@ -60,7 +66,7 @@ class PrivateRegressor(RegressorMixin, PrivateLinearModel, ABC):
         registered = self._register(paying, size)
         data_norm, width = self._bought_scales(paying, for_scales, table, targets if declared is None else None)
         centre, width = declared or (0.0, width)
-        scaled = self._scaled(table, data_norm)
+        scaled = self._scaled(table, data_norm, weights)
         with np.errstate(all="ignore"):  # a warning would tell what a target is
             targets = (targets - centre) / width
         found, rule, damping = self._solve(paying, registered, scaled, targets, width)
@@ -122,6 +128,7 @@ class PrivateRidge(MomentsRegressor):
         alpha: L2 penalty >= 0, as in scikit-learn: :math:`\alpha \lVert w \rVert^2` beside the sum of squares.
         fit_intercept: Whether the model has a constant.
         data_norm: A public guess of how long rows are; rows may be longer. If it is ``None``, it is bought.
+        max_sample_weight: A public bound of the weights that ``fit`` is given; larger ones are cut to it.
         target_range: Public (low, high) of most targets. If it is ``None``, their size is bought. Targets far from 0
             compared to their spread are fitted much better with a range.
         neighboring_relation: "zero_out_one" or "replace_one".

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tacita.accounting.gaussian import gaussian_mu
 from tacita.ledger.text_lines import percent_up, rounded_up
 from tacita.report.run_numbers import DELTAS, RATES, RunNumbers
 from tacita.report.style import PALETTE, new_figure, plain_log, styled
@@ -115,19 +116,27 @@ def _by_session(run: RunNumbers) -> RunChart | None:
     """Return the bars of the sessions; ``None`` for fewer than two, since a single bar would repeat the epsilon."""
     if len(run.by_session) < 2:
         return None
-    rows = tuple((name, rounded_up(value)) for name, value in run.by_session.items())
+    whole, *parts = [
+        gaussian_mu(e, run.fields["delta"]) ** 2 for e in (run.fields["epsilon"], *run.by_session.values())
+    ]
+    shares = [100 * part / whole for part in parts]
+    rows = tuple(
+        (name, rounded_up(value), f"{share:.1f} %")
+        for (name, value), share in zip(run.by_session.items(), shares, strict=True)
+    )
 
     def draw(axes: Any) -> None:
-        bars = axes.barh(list(run.by_session)[::-1], list(run.by_session.values())[::-1], color=PALETTE[0], height=0.6)
-        for bar, (name, value) in zip(bars, rows[::-1], strict=True):
-            bar.set_gid(_tip(axes, f"{name} alone: epsilon {value}"))
-        axes.set(xlabel="epsilon of the session alone, at the same delta")
+        bars = axes.barh([name for name, *_ in rows[::-1]], shares[::-1], color=PALETTE[0], height=0.6)
+        for bar, (name, value, share) in zip(bars, rows[::-1], strict=True):
+            bar.set_gid(_tip(axes, f"{name}: {share}; alone epsilon {value}"))
+        axes.set(xlabel="share of the budget, mu^2, in percent", xlim=(0, max(100, *shares)))
         axes.grid(axis="y", visible=False)
 
     says = (
-        "What each session would cost by itself. Epsilon of the run counts all of them together; it is not their sum."
+        "What each session takes of the budget, measured by mu^2 of the Gaussian query with its epsilon: such shares "
+        "add up, while epsilons do not. Sessions on different rows may each take all that is left."
     )
-    return RunChart("Where the budget went", says, _svg(draw), ("session", "epsilon alone"), rows)
+    return RunChart("Where the budget went", says, _svg(draw), ("session", "epsilon alone", "share"), rows)
 
 
 def score_chart(runs: Sequence[RunNumbers]) -> RunChart | None:

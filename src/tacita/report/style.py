@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from tacita._extras import not_installed
 from tacita.errors import TacitaError
 
 P = ParamSpec("P")
@@ -83,11 +84,7 @@ def need_matplotlib() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise TacitaError(
-            "figures and pages need matplotlib, which is not installed: run pip install '.[report]' in a clone of "
-            "tacita, or pip install 'tacita[report]' if it was installed by name. "
-            "Everything else works without them."
-        ) from error
+        raise TacitaError(f"figures and pages: {not_installed('matplotlib', 'report')}") from error
 
 
 def image_kind(path: str | os.PathLike[str]) -> str:

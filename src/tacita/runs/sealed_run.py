@@ -213,6 +213,7 @@ class SealedRun:
         found = [
             f"{name} is not the file that the ledger was sealed with" for name in seal.files if self._differs(name)
         ]
+        found += [f"{name} was not there when the ledger was sealed" for name in self._added()]
         found += [
             f"{STATEMENT} names another {name} than the one that the ledger was sealed with"
             for name, digest in self._named().items()
@@ -222,6 +223,12 @@ class SealedRun:
             [] if self._same_statement(seal) else [f"{STATEMENT} is not the statement that the ledger was sealed with"]
         )
         return (*found, *other)
+
+    def _added(self) -> list[str]:
+        """Return the files that stand beside sealed ones in a folder within the run's: a library may read them, too."""
+        folders = {name.rpartition("/")[0] for name in self._files if "/" in name}
+        there = [f"{one}/{path.name}" for one in folders for path in (self.folder / one).glob("*")]
+        return [name for name in sorted(there) if not any(f"{one}/".startswith(f"{name}/") for one in self._files)]
 
     def _named(self) -> dict[str, Any]:
         """Return the hashes of files that the statement itself names."""

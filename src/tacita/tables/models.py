@@ -3,15 +3,14 @@
 Architecture and first weights depend on no row and are public.
 """
 
-import importlib
-import sys
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import torch
 from torch import Tensor, nn
 
+from tacita._named_model import named_callable, named_model
 from tacita.linear import MultinomialLoss, MultipliedLoss, OutputLoss, SquaredLoss
 from tacita.tables.encoding import Encoder
 
@@ -50,10 +49,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                 return _linear(self.num_features, self.num_outputs)
             if self.name == "mlp":
                 return _mlp(self.num_features, self.width or 1, self.num_outputs)
-            made = _own(self.name)(self.num_features, self.num_outputs)
-        if not isinstance(made, nn.Module):
-            raise ValueError(f"model must name a callable that returns an nn.Module, got a {type(made).__name__}.")
-        return made
+            return named_model(self.name, self.num_features, self.num_outputs)
 
 
 def is_code(name: str) -> bool:
@@ -69,7 +65,7 @@ def is_code(name: str) -> bool:
 def check_model(name: str) -> None:
     """Raise ``ValueError`` unless ``name`` is a model; called before any budget is spent."""
     if is_code(name):
-        _own(name)
+        named_callable(name)
 
 
 def loss_fn(task: str | None) -> Callable[[nn.Module, Any], Tensor]:
@@ -126,20 +122,3 @@ def _mlp(num_features: int, width: int, num_outputs: int) -> nn.Module:
     Bounded units learn better from clipped, noisy gradients (Papernot et al., 2020, https://arxiv.org/abs/2007.14191).
     """
     return nn.Sequential(nn.Linear(num_features, width), nn.Tanh(), nn.Linear(width, num_outputs))
-
-
-def _own(path: str) -> Callable[[int, int], nn.Module]:
-    module_name, _, name = path.partition(":")
-    if module_name.partition(".")[0] in sys.stdlib_module_names:  # a run's file from elsewhere may name os:kill
-        raise ValueError(f"model must be a callable of your own, got {path!r} of Python's standard library.")
-    try:
-        made: Any = getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError, ValueError):
-        raise ValueError(
-            f"model must be importable as package.module:callable, got {path!r}: is its folder on PYTHONPATH?"
-        ) from None
-    if not callable(made):
-        raise ValueError(f"model must name a callable (num_features, num_outputs) -> nn.Module, got {path!r}.")
-    if str(getattr(made, "__module__", "")).partition(".")[0] != module_name.partition(".")[0]:
-        raise ValueError(f"model must name a callable defined in its own package, got {path!r}, which is re-exported.")
-    return cast("Callable[[int, int], nn.Module]", made)

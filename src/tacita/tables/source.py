@@ -4,6 +4,7 @@ The schema is merged with the settings, the file is opened, and it is decided wh
 something must be bought. Only the structure of the file may raise.
 """
 
+import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,21 +44,25 @@ class TableSource:
 
 @contextmanager
 def private_rows(doing: str) -> Iterator[None]:
-    """Hide warnings and the messages of unforeseen errors in this block, whose code sees rows.
+    """Hide warnings, what is logged, and the messages of unforeseen errors in this block, whose code sees rows.
 
     Such a message may quote rows, and even a warning that a value overflowed is a fact about a row.
     """
+    logged = logging.root.manager.disable
     try:
+        logging.disable()
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             yield
-    except (TacitaError, OSError, MemoryError):
+    except (TacitaError, OSError, MemoryError, KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
-    except Exception as error:
+    except BaseException as error:  # a panic of code in Rust is no Exception
         raise TacitaError(
             f"{doing} failed ({type(error).__name__}); the message is not shown, because it may quote rows. "
             "tacita check FILE shows you what is odd in the file."
         ) from None
+    finally:
+        logging.disable(logged)
 
 
 def declared_schema(settings: TableSettings) -> Schema:

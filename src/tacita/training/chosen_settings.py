@@ -155,12 +155,13 @@ def chosen_optimizer(optimizer: MakeOptimizer | None, chosen: ChosenSettings) ->
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Raise ``ValueError`` for an optimizer where a function that makes one is due."""
-    if isinstance(optimizer, torch.optim.Optimizer):
+    """Raise ``ValueError`` unless ``optimizer`` is a function that makes one, or ``None``."""
+    if isinstance(optimizer, torch.optim.Optimizer) or not (optimizer is None or callable(optimizer)):
         name = type(optimizer).__name__
+        made = name if isinstance(optimizer, torch.optim.Optimizer) else "Adam"
         raise ValueError(
             f"optimizer must be a function that makes one from the parameters, got an instance of {name}. "
-            f"Write optimizer=lambda params: torch.optim.{name}(params, lr=...)."
+            f"Write optimizer=lambda params: torch.optim.{made}(params, lr=...)."
         )
 
 
