@@ -38,17 +38,17 @@ class Task:
     network: Any
 
 
-def sizes(heavy: bool, generator: np.random.Generator) -> np.ndarray:
-    """Return how many rows each user has, ``ROWS`` in all but for the rounding."""
-    drawn = generator.lognormal(0.0, 1.7 if heavy else 0.2, USERS)
-    return np.maximum(1, np.round(drawn * ROWS / drawn.sum())).astype(int)
+def sizes(heavy: bool, generator: np.random.Generator, *, users: int = USERS, rows: int = ROWS) -> np.ndarray:
+    """Return how many rows each user has, ``rows`` in all but for the rounding."""
+    drawn = generator.lognormal(0.0, 1.7 if heavy else 0.2, users)
+    return np.maximum(1, np.round(drawn * rows / drawn.sum())).astype(int)
 
 
 def dealt(y: np.ndarray, of_users: np.ndarray, generator: np.random.Generator) -> tuple[np.ndarray, list[int]]:
     """Deal rows to users, each of whom prefers some classes; return the rows and their users."""
     left = {label: list(generator.permutation(np.flatnonzero(y == label))) for label in np.unique(y)}
     shares, rows, units = np.array([len(left[label]) for label in sorted(left)]) / len(y), [], []
-    for user in generator.permutation(USERS):
+    for user in generator.permutation(len(of_users)):
         tastes = generator.dirichlet(0.3 * len(left) * shares)
         for label in generator.choice(sorted(left), of_users[user], p=tastes):
             pile = left[label] or max(left.values(), key=len)
