@@ -304,6 +304,15 @@ def test_dropout_is_that_of_the_settings(place):
     assert all(part.p == 0 for part in parts if isinstance(part, torch.nn.Dropout))
 
 
+def test_a_tokenizer_with_more_tokens_than_the_model_has_rows_is_refused_before_any_record(place):
+    words = tokenizer()
+    words.add_tokens(["zebra"])
+    words.save_pretrained("m")
+    with pytest.raises(ValueError, match="the model's embedding has 267 rows"):
+        run("a")
+    assert not Path("a").exists()
+
+
 def test_embeddings_and_heads_are_no_part_of_an_adapter(place):
     with pytest.raises(ValueError, match="leave embeddings and the head out"):
         run("a", targets="embed_tokens")
