@@ -333,7 +333,8 @@ def test_nothing_of_ours_unpickles():
     words = (
         "import pickle",
         "torch.load(",
-        "joblib",
+        "import joblib",
+        "joblib.load",
         "dill",
         "marshal",
         "shelve",

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from tacita.errors import TacitaError
 from tacita.finetune import ChatTemplate, EncodedTexts, TokenEncoder, encoding, text_run
 from tacita.finetune.records import Line, TextRecord, Turn, read_line
 from tests.finetune.toy import Tokenizer, spell
@@ -133,6 +134,23 @@ def test_nothing_that_a_tokenizer_logs_of_a_record_is_heard(tmp_path, caplog):
     assert not caplog.records
     logging.getLogger("transformers").error("heard again")
     assert caplog.records
+
+
+@pytest.mark.parametrize(("kind", "shown"), [("PanicException", False), ("KeyboardInterrupt", True)])
+def test_a_panic_of_other_code_says_nothing_and_a_stop_is_one(tmp_path, kind, shown):
+    raised = KeyboardInterrupt if shown else type(kind, (BaseException,), {})
+
+    class Panicking(Tokenizer):
+        def __call__(self, text, **settings):
+            if text == ["SECRET"]:
+                raise raised("SECRET")
+            return super().__call__(text, **settings)
+
+    path = tmp_path / "texts.jsonl"
+    path.write_text(json.dumps({"text": "SECRET"}) + "\n")
+    with pytest.raises(KeyboardInterrupt if shown else TacitaError) as caught:
+        text_run._encoded(encoder(tokenizer=Panicking()), path, tmp_path, None)
+    assert ("SECRET" in str(caught.value)) == shown
 
 
 def test_a_long_conversation_is_read_up_to_a_public_number_of_turns():

@@ -125,10 +125,9 @@ def _guess(encoder: Encoder, score: Score, guess: Guess | None) -> dict[str, Any
     if not encoder.classes:
         return {"label": None, "value": 0.0}
     if guess is None:
-        sizes = np.maximum(score.sizes, 0.0)
-        place = int(np.argmax(sizes))
-        guess = encoder.classes[place], sizes[place] / max(sizes.sum(), 1.0)
-    return {"label": guess[0], "value": min(max(guess[1], 1 / len(encoder.classes)), 1.0)}
+        place = int(np.argmax(score.sizes))
+        guess = encoder.classes[place], score.sizes[place] / max(score.rows, 1.0)
+    return {"label": guess[0], "value": min(max(guess[1], 0.0), 1.0)}
 
 
 def exact(model: nn.Module, encoder: Encoder, chunks: Iterable[Encoded], how: str, *, public: bool) -> dict[str, Any]:

@@ -54,9 +54,11 @@ def private_rows(doing: str) -> Iterator[None]:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             yield
-    except (TacitaError, OSError, MemoryError, KeyboardInterrupt, SystemExit, GeneratorExit):
+    except (TacitaError, OSError, MemoryError):
         raise
-    except BaseException as error:  # a panic of code in Rust is no Exception
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of code in Rust
+            raise
         raise TacitaError(
             f"{doing} failed ({type(error).__name__}); the message is not shown, because it may quote rows. "
             "tacita check FILE shows you what is odd in the file."
