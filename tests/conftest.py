@@ -12,6 +12,7 @@ from tacita.gradients.program.engine import Programs
 from tacita.tables import TableSettings
 from tests.traced_once import build_once
 
+ROOT = Path(__file__).parent
 SCHEMA = """
 rows = 400
 [target]
@@ -44,10 +45,11 @@ def table_text(rows: int = 400, seed: int = 0) -> str:
     return "x,y,kind,patient,label\n" + "\n".join(lines) + "\n"
 
 
-@pytest.fixture
-def traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What serves a network takes the program of an equal one."""
-    monkeypatch.setattr(Programs.__init__, "__defaults__", (build_once,))
+@pytest.fixture(autouse=True)
+def equal_networks_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the program of an equal network, but in tests of programs: tracing takes longer than most tests."""
+    if ROOT / "gradients" not in request.path.parents:
+        monkeypatch.setattr(Programs.__init__, "__defaults__", (build_once,))
 
 
 @pytest.fixture

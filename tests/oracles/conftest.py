@@ -12,11 +12,6 @@ def squared_error(model, batch):
     return (model(x).squeeze(-1) - y).square()
 
 
-@pytest.fixture(autouse=True)
-def equal_networks_once(traced_once):
-    """Tracing a network takes longer than most of what is asked of it here."""
-
-
 @pytest.fixture
 def device():
     """Where the model is; ``device = on_each_device`` in a module replaces it (tests.devices)."""
