@@ -181,7 +181,7 @@ def test_the_tag_of_a_split_depends_on_what_a_sparse_matrix_stores():
 
 
 def test_a_network_refuses_a_sparse_matrix_and_names_the_way_out():
-    with pytest.raises(ValueError, match="a sparse matrix is for tacita.linear.LinearSource"):
+    with pytest.raises(ValueError, match=r"a sparse matrix is for tacita\.linear\.LinearSource"):
         tacita.NetworkSource(torch.nn.Linear(9, 1), lambda model, batch: model(batch[0]).sum(1), (matrix(),))
 
 
