@@ -136,6 +136,15 @@ def test_nothing_that_a_tokenizer_logs_of_a_record_is_heard(tmp_path, caplog):
     assert caplog.records
 
 
+def test_a_tokenizer_that_refuses_every_text_is_refused_before_any_record():
+    class Older(Tokenizer):
+        def __call__(self, text, add_special_tokens=True, verbose=True):
+            return super().__call__(text)
+
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        encoder(tokenizer=Older())
+
+
 @pytest.mark.parametrize(("kind", "shown"), [("PanicException", False), ("KeyboardInterrupt", True)])
 def test_a_panic_of_other_code_says_nothing_and_a_stop_is_one(tmp_path, kind, shown):
     raised = KeyboardInterrupt if shown else type(kind, (BaseException,), {})

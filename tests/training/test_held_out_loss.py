@@ -84,7 +84,8 @@ def test_training_and_score_see_other_records_and_may_each_spend_the_target():
     alone = tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one")
     alone.register(score.event, planned_queries=1)
     assert 0.99 < alone.epsilon(1e-5) <= 1.0
-    assert noise > BOUND
+    (settings,) = [one for one in (score.event.noise_settings,) if one is not None]
+    assert (settings.noise_std, settings.max_contribution) == ((noise,), (BOUND,))
     assert done.statement.to_json()["purchases"][0]["session"] == score.id
 
 
@@ -151,6 +152,17 @@ def test_too_few_records_for_the_noise_give_no_number():
     fields = run(epsilon=0.05).statement.to_json()
     assert fields["holdout_score"]["value"] is None
     assert "headline" not in fields
+
+
+def test_that_nobody_was_held_out_does_not_show():
+    """The query is made, paid for and stated as any other: what it releases is noise."""
+    coins, score = Randomness.insecure(3), HeldOutLoss(upper=1.0, loss_fn=wrong, share=0.001)
+    few = tuple(part[:3] for part in data())
+    assert len(tacita.split(few, [0.999, 0.001], randomness=coins, name="holdout")[1].rows) == 0
+    given = {"epochs": 1.0, "num_records": N, "max_grad_norm": 1.0, "progress": False, "score": score}
+    done = tacita.fit(model(), losses, few, target_epsilon=1.0, target_delta=1e-5, randomness=coins, **given)
+    assert [one.queries_made for one in done.ledger.sessions if one.purpose == "score"] == [1]
+    assert done.statement.to_json().keys() == run(epsilon=0.05).statement.to_json().keys()
 
 
 class KilledError(Exception):

@@ -79,6 +79,7 @@ class TokenEncoder:
         object.__setattr__(self, "_end", self.tokenizer.eos_token_id)
         if self._end is None:
             raise ValueError("the tokenizer has no end token, without which a model never learns to stop: set one.")
+        self.tokenizer(["a"], **_PLAIN)  # raises here what it raises for every text: later a text is passed over
         begin, written = self.tokenizer.bos_token_id, self.tokenizer("a")["input_ids"]
         object.__setattr__(self, "_begin", [begin] if begin is not None and [*written[:1]] == [begin] else [])
 
