@@ -22,13 +22,13 @@ from tacita import _validate
 from tacita.clipping import FlatClipper
 from tacita.errors import BudgetExceededError
 from tacita.gradients.functional import LossFn
+from tacita.gradients.probe import evaluating
 from tacita.ledger.verdict import NOTHING_LEARNED
 from tacita.oracles import ClippedGradientOracle, Records
 from tacita.oracles.records import as_records
 from tacita.random import Randomness
 from tacita.sampling import FullBatchSampler
 from tacita.splitting import split
-from tacita.training.public_loss import evaluation_mode
 
 SCORE = "score"  # the purpose of the session
 SQUARE = math.sqrt(0.5)  # weight of a square in v: more makes the means noisier, and less their intervals
@@ -104,7 +104,7 @@ class HeldOutScore:
     ) -> None:
         self._wanted, self._model = wanted, model
         frozen = {id(p): p for p in model.parameters() if not p.requires_grad}
-        with evaluation_mode(model), _untrained(model):
+        with evaluating(model), _untrained(model):
             self._pair = _Pair(copy.deepcopy(model, frozen), model)
             self._oracle = ClippedGradientOracle(
                 self._pair,
@@ -123,7 +123,7 @@ class HeldOutScore:
         if oracle.session.opened:
             gate.resume(0, oracle.randomness.generation, gate.identity)
         try:
-            with evaluation_mode(self._model):
+            with evaluating(self._model):
                 release = oracle.query({"weights": self._pair.weights})
         except BudgetExceededError:
             how = "none: an earlier process bought it from other values, and it is not bought twice"

@@ -4,8 +4,7 @@ It is computed from the released model and public rows only. So it costs no priv
 rows than the releases do. If the rows are not public, the statement is wrong: nothing is charged for them.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +16,7 @@ from tacita import _validate
 from tacita.gradients.batches import to_device
 from tacita.gradients.data import as_rows
 from tacita.gradients.functional import LossFn, ModuleTree, with_tensors
+from tacita.gradients.probe import evaluating
 from tacita.methods import ExponentialAverage, RandomIterate, SuffixAverage
 
 ROWS = 4096  # rows in memory at once
@@ -42,22 +42,10 @@ def public_loss(
     """
     rows = as_rows(data, collate_fn)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    with evaluation_mode(model), torch.no_grad(), with_tensors(ModuleTree(model), point or {}):
+    with evaluating(model), torch.no_grad(), with_tensors(ModuleTree(model), point or {}):
         chunks = (np.arange(k, min(k + ROWS, rows.num_rows)) for k in range(0, rows.num_rows, ROWS))
         losses = [loss_fn(model, to_device(rows.fetch(chunk, 0), device)).cpu().double() for chunk in chunks]
     return torch.cat(losses).mean().item() if losses else float("nan")
-
-
-@contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Put all modules into evaluation mode for the block, and then back into their own."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 @dataclass(frozen=True, kw_only=True)
