@@ -24,6 +24,7 @@ GROUND = {
     "_domains",
     "_tree",
     "_box_muller",
+    "_normals",
     "_near_names",
     "_extras",
     "_named_model",

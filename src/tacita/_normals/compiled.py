@@ -1,55 +1,42 @@
-"""The C++ kernel of float32 normals on CPUs, built once for each user and kind of processor.
-
-It is optional. If there is no C++ compiler, or anything is not as it should be, NumPy makes the same normals in about
-four times the time, and a line of the log says why.
-"""
+"""The C++ kernel of float32 normals on CPUs, built once for each user and kind of processor."""
 
 import ctypes
 import hashlib
-import logging
 import os
 import platform
 import shutil
 import subprocess
 import tempfile
-from functools import cache
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from tacita._normals import definition
-from tacita._normals.definition import GROUP, Fill, gives_the_bits
+from tacita._normals.definition import GROUP
 
 FLAGS = ("-O3", "-std=c++17", "-march=native", "-ffp-contract=off", "-fPIC", "-shared", "-w")
 _CONSTANTS = ("LANES", "PAIRS", "LOGARITHM", "COSINE", "SINE", "TWO_LN2", "SEED", "FACTOR", "SUMMAND")
 _LONGEST_BUILD = 120  # seconds
 
 
-@cache
-def kernel() -> Fill | None:
-    """Return the kernel; build it if the user's cache has none. ``None``, after a line in the log, without one."""
-    try:
-        function = ctypes.CDLL(str(_library())).tacita_normals
-    except (OSError, subprocess.SubprocessError) as error:
-        logging.getLogger(__name__).warning("NumPy makes the noise, for want of a C++ kernel: %s", error)
-        return None
+def load() -> Callable[[bytes, int, np.ndarray], None]:
+    """Return the kernel, ``(key, first group, float32 values of whole groups to write)``; build it if it is not cached.
+
+    Raises:
+        OSError, subprocess.SubprocessError: It cannot be built or loaded.
+    """
+    function = ctypes.CDLL(str(_library())).tacita_normals
     function.restype, function.argtypes = None, [ctypes.c_char_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p]
 
     def fill(key: bytes, first: int, out: np.ndarray) -> None:
         function(key, first, len(out) // GROUP, out.ctypes.data)
 
-    if not gives_the_bits(fill):
-        logging.getLogger(__name__).warning("NumPy makes the noise: the C++ kernel's bits are not those defined.")
-        return None
     return fill
 
 
 def _library() -> Path:
-    """Return the shared library, from the cache or newly built.
-
-    Raises:
-        OSError, subprocess.SubprocessError: There is none, and it cannot be built.
-    """
+    """Return the shared library, from the cache or newly built."""
     names = [os.environ["CXX"]] if "CXX" in os.environ else ["g++", "c++", "clang++"]
     compiler = next((found for name in names if (found := shutil.which(name))), None)
     if compiler is None:

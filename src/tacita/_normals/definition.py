@@ -4,14 +4,13 @@ A pair of normals is :math:`r (\pm c, s)` or :math:`r (s, \pm c)`, made of three
 and :math:`r = \sqrt{-2 \ln u}`; 32 bits give one of four quarters of the circle, and within it :math:`c = \cos t` and
 :math:`s = \sin t` with :math:`|t| \le \pi/4`. Logarithm, cosine, sine and root are written out in float32 as sums and
 products, each rounded by itself as IEEE 754 says, and operations on int32. So NumPy, PyTorch on any device, C++ and
-Triton give the same bits, and a kernel is right if its bits are those of :func:`pairs`.
+Triton give the same bits.
 
 Law and errors: docs/derivations/noise.md.
 Source: Box and Muller (1958), https://doi.org/10.1214/aoms/1177706645. The words are ChaCha20's (RFC 8439).
 """
 
 import struct
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -44,7 +43,6 @@ _CHUNK = 64  # groups of one pass of operations, whose memory stays in the cache
 _ZEROS = memoryview(bytes(64 * LANES * _CHUNK))
 
 Array = Any  # np.ndarray, or a Tensor on any device
-Fill = Callable[[bytes, int, np.ndarray], None]  # (key, first group, float32 values of whole groups to write)
 
 
 def fill(key: bytes, first: int, out: np.ndarray) -> None:
@@ -68,82 +66,28 @@ def words(key: bytes, first: int, groups: int) -> np.ndarray:
     return blocks[..., : 3 * PAIRS].reshape(groups, LANES, PAIRS, 3).transpose(3, 0, 2, 1).copy()
 
 
-def gives_the_bits(kernel: Fill) -> bool:
-    """Return whether a kernel has the bits of the definition in two groups, one on either side of block 2^32."""
-    key, first = bytes(range(32)), 2**32 // LANES - 1
-    ours, its = np.empty((2, 2 * GROUP), np.float32)
-    fill(key, first, ours)
-    kernel(key, first, its)
-    return ours.tobytes() == its.tobytes()
-
-
 def pairs(high: Array, low: Array, angle: Array) -> tuple[Array, Array]:
-    """Return the pair of normals of each three words, int32 of any shape; the words are overwritten."""
-    real, whole = _dtypes(high)
-    mirrored = high >> 31  # all ones where u > 1/2, which is 1 - v then, and v otherwise
-    high ^= mirrored
-    low ^= mirrored
-    low >>= 1
-    low &= 0x7FFFFFFF
-    v = _float(low)
-    v += 0.5
-    v *= 2.0**-31
-    v += _float(high)  # in units of 2^-32
-    bits = v.view(whole)
-    x = bits & 0x7FFFFF
-    x |= 0x3F000000  # y in [1/2, 1) with v = y 2^-k
-    x = (1.0 - x.view(real)).view(whole)
-    k = 158 - (bits >> 23)
-    k &= ~mirrored
-    v *= 2.0**-32
-    x ^= bits  # of v, which is x where u = 1 - v
-    x &= ~mirrored
-    x ^= bits
-    square = _polynomial(x.view(real), LOGARITHM)
-    square *= x.view(real)
-    k = _float(k)
-    k *= TWO_LN2
-    square += k
-    root = _root(square)
-    t = angle << 2
-    t >>= 2
-    t = _float(t)
-    t *= 2.0**-30
-    g = t * t
-    cosine = _polynomial(g, COSINE)
-    cosine *= root
-    sine = _polynomial(g, SINE)
-    sine *= t
-    sine *= root
-    first, second = cosine.view(whole), sine.view(whole)
-    first ^= angle & -(2**31)
-    angle <<= 1
-    angle >>= 31
-    angle &= first ^ second  # all ones where the two change places
-    first ^= angle
-    second ^= angle
-    return cosine, sine
-
-
-def _root(square: Array) -> Array:
-    """Return the square root by three steps of Newton's: a device's own root may be rounded in a way of its own."""
-    real, whole = _dtypes(square)
+    """Return the pair of normals of each three words, int32 of any shape."""
+    real, whole = (np.float32, np.int32) if isinstance(high, np.ndarray) else (torch.float32, torch.int32)
+    mirrored = high >> 31  # all ones where u > 1/2: it is 1 - v 2^-32 then, and v 2^-32 otherwise
+    low = ((low ^ mirrored) >> 1) & 0x7FFFFFFF
+    v = (_float(low) + 0.5) * 2.0**-31 + _float(high ^ mirrored)
+    bits, scaled = v.view(whole), (v * 2.0**-32).view(whole)
+    below = (1.0 - ((bits & 0x7FFFFF) | 0x3F000000).view(real)).view(whole)  # 1 - y, y in [1/2, 1), u = y 2^-k
+    x = (below ^ ((below ^ scaled) & mirrored)).view(real)
+    k = _float((158 - (bits >> 23)) & ~mirrored)
+    square = _polynomial(x, LOGARITHM) * x + k * TWO_LN2
     inverse = (SEED - (square.view(whole) >> 1)).view(real)
-    step = inverse * inverse
-    step *= square
-    step = SUMMAND - step
-    inverse *= FACTOR
-    inverse *= step
-    step = inverse * inverse
-    step *= square * 0.5
-    step = 1.5 - step
-    inverse *= step
-    root = square * inverse
-    rest = square - root * root
-    inverse *= 0.5
-    rest *= inverse
-    root += rest
-    return root
+    inverse = inverse * FACTOR * (SUMMAND - inverse * inverse * square)
+    inverse = inverse * (1.5 - inverse * inverse * (square * 0.5))
+    root = square * inverse  # a device's own root may be rounded in a way of its own
+    root = root + (square - root * root) * (inverse * 0.5)
+    t = _float((angle << 2) >> 2) * 2.0**-30
+    g = t * t
+    first = (_polynomial(g, COSINE) * root).view(whole) ^ (angle & -(2**31))
+    second = (_polynomial(g, SINE) * t * root).view(whole)
+    change = (first ^ second) & ((angle << 1) >> 31)  # all ones where the two change places
+    return (first ^ change).view(real), (second ^ change).view(real)
 
 
 def _polynomial(x: Array, coefficients: tuple[float, ...]) -> Array:
@@ -157,7 +101,3 @@ def _polynomial(x: Array, coefficients: tuple[float, ...]) -> Array:
 
 def _float(x: Array) -> Array:
     return x.astype(np.float32) if isinstance(x, np.ndarray) else x.to(torch.float32)
-
-
-def _dtypes(x: Array) -> tuple[Any, Any]:
-    return (np.float32, np.int32) if isinstance(x, np.ndarray) else (torch.float32, torch.int32)
