@@ -2,13 +2,13 @@ r"""Secret keys and the streams drawn from them, which give every coin and every
 
 A :class:`Key` is 32 secret bytes. Labels lead from a key to other keys and to streams by HKDF-SHA256 (RFC 5869), so
 that (session, purpose, query) names one stream and no two names share a stream. A :class:`Stream` is AES-256 in counter
-mode (NIST SP 800-38A), and ChaCha20 (RFC 8439) for float32 normals: a value is a function of (key, place) alone, so that
-shards, ranks, devices and resumed runs read one logical stream, in any order. A :class:`Randomness` holds what a run
-keeps: the current key, how often it was ratcheted, and the keys of sessions that must outlive a ratchet.
+mode (NIST SP 800-38A), and ChaCha20 (RFC 8439) for float32 normals. A value is a function of (key, place) alone, so
+that shards, ranks, devices and resumed runs read one logical stream, in any order. A :class:`Randomness` holds what a
+run keeps: the current key, how often it was ratcheted, and the keys of sessions that must outlive a ratchet.
 
 Assumes: AES-256 is a pseudo-random permutation (n words are 2^-128 n^2 / 8 from uniform), HKDF and ChaCha20 are
-pseudo-random functions, and the system's generator is good. Whoever holds the key and the releases can subtract the noise. Attacks
-through the floating-point form of the noise (https://arxiv.org/abs/2112.05307) are out of scope.
+pseudo-random functions, and the system's generator is good. Whoever holds the key and the releases can subtract the
+noise. Attacks through the floating-point form of the noise (https://arxiv.org/abs/2112.05307) are out of scope.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Float32 normals: what they are (:mod:`~tacita._normals.definition`), and kernels that make the same bits in less time.
+"""Float32 normals: their definition (:mod:`~tacita._normals.definition`), and kernels that make the same bits sooner.
 
 A kernel is optional. It serves if it gives the bits of the definition; otherwise NumPy makes the normals, and a line of
 the log says why.
@@ -71,7 +71,7 @@ def _cuda_kernel(device: torch.device) -> Make | None:
 
 
 def _checked(language: str, load: Callable[[], Make]) -> Make | None:
-    """Return a kernel whose bits are right in two groups, on either side of block 2^32; ``None``, logged, without one."""
+    """Return a kernel, if its bits are right in two groups, on either side of block 2^32; else log why and return None."""
     try:
         made, place = load(), (bytes(range(32)), 2**32 // LANES - 1, 2)
         if torch.equal(made(*place).cpu(), _in_memory(definition.fill, *place)):

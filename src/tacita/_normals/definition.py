@@ -1,8 +1,8 @@
 r"""The definition of float32 normals: from words of 32 bits, by operations that every processor rounds alike.
 
-A pair of normals is :math:`r (\pm c, s)` or :math:`r (s, \pm c)`, made of three words: 63 bits give :math:`u \in (0, 1)`
-and :math:`r = \sqrt{-2 \ln u}`; 32 bits give one of four quarters of the circle, and within it :math:`c = \cos t` and
-:math:`s = \sin t` with :math:`|t| \le \pi/4`. Logarithm, cosine, sine and root are written out in float32 as sums and
+A pair of normals is :math:`r (\pm c, s)` or :math:`r (s, \pm c)`, made of three words: 63 bits give :math:`u \in (0,
+1)` and :math:`r = \sqrt{-2 \ln u}`; 32 bits give one of four quarters of the circle, and within it :math:`c = \cos t`
+and :math:`s = \sin t` with :math:`|t| \le \pi/4`. Logarithm, cosine, sine and root are written out in float32 as sums and
 products, each rounded by itself as IEEE 754 says, and operations on int32. So NumPy, PyTorch on any device, C++ and
 Triton give the same bits.
 
@@ -34,7 +34,13 @@ LOGARITHM = (  # -2 ln(1 - x) / x for x in [0, 1/2]
     1.0000017881393433,
     2.0,
 )
-COSINE = (0.0008935071527957916, -0.020855240523815155, 0.25366851687431335, -1.2337005138397217, 1.0)  # cos(pi/2 sqrt g)
+COSINE = (
+    0.0008935071527957916,
+    -0.020855240523815155,
+    0.25366851687431335,
+    -1.2337005138397217,
+    1.0,
+)  # cos(pi/2 sqrt g)
 SINE = (-0.0045560323633253574, 0.0796605572104454, -0.6459611058235168, 1.570796251296997)  # sin(pi/2 sqrt g) / sqrt g
 TWO_LN2 = 1.3862943611198906
 SEED, FACTOR, SUMMAND = 0x5F1FFFF9, 0.703952253, 2.38924456  # of 1/sqrt, to 6.5e-4 (Kadlec 2010)

@@ -20,7 +20,9 @@ def fill(stream: Any, out: np.ndarray, first: int) -> None:
     """Fill ``out``, a number of whole blocks, with the normals of ``stream`` from place ``first`` on."""
     for start in range(0, len(out), _CHUNK):
         values = out[start : start + _CHUNK]
-        pairs = np.frombuffer(stream.bytes(4 * len(values), 16 * COUNTER + 4 * (first + start)), "<i4").reshape(-1, 2, PAIR)
+        pairs = np.frombuffer(stream.bytes(4 * len(values), 16 * COUNTER + 4 * (first + start)), "<i4").reshape(
+            -1, 2, PAIR
+        )
         of_radius, of_angle = (torch.from_numpy(pairs[:, i].copy()) for i in range(2))
         of_radius &= 2**31 - 1
         uniform = of_radius.float().mul_(2.0**-31)

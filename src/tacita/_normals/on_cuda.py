@@ -14,6 +14,7 @@ from torch import Tensor
 from tacita._normals.definition import GROUP, LANES
 
 _BLOCKS = 128  # of ChaCha20 in one program
+OPTIONS = {"enable_fp_fusion": False}
 _LANES, _GROUP = tl.constexpr(LANES), tl.constexpr(GROUP)
 
 
@@ -22,7 +23,7 @@ def normals(device: torch.device, key: bytes, first: int, groups: int) -> Tensor
     out = torch.empty(groups * GROUP, dtype=torch.float32, device=device)
     words = np.frombuffer(key, "<i4").tolist()
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-        _normals[triton.cdiv(groups * LANES, _BLOCKS),](out, groups, first, *words, _BLOCKS, enable_fp_fusion=False)
+        _normals[triton.cdiv(groups * LANES, _BLOCKS),](out, groups, first, *words, _BLOCKS, **OPTIONS)
     return out
 
 
@@ -83,7 +84,7 @@ def _square_root(square):
 
 @triton.jit
 def _pair(high, low, angle, out, mask):
-    high, low, angle = high.to(tl.int32, bitcast=True), low, angle.to(tl.int32, bitcast=True)
+    high, angle = high.to(tl.int32, bitcast=True), angle.to(tl.int32, bitcast=True)
     mirrored = high >> 31
     low = ((low ^ mirrored.to(tl.uint32, bitcast=True)) >> 1).to(tl.int32, bitcast=True)
     v = (low.to(tl.float32) + 0.5) * 4.656612873077393e-10 + (high ^ mirrored).to(tl.float32)  # 2^-31
@@ -107,7 +108,7 @@ def _word(zero, word):
 
 
 @triton.jit(do_not_specialize=["groups", "first", "k0", "k1", "k2", "k3", "k4", "k5", "k6", "k7"])
-def _normals(out, groups, first, k0, k1, k2, k3, k4, k5, k6, k7, BLOCKS: tl.constexpr):
+def _normals(out, groups, first, k0, k1, k2, k3, k4, k5, k6, k7, BLOCKS: tl.constexpr):  # noqa: PLR0917
     block = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
     counter = block + first.to(tl.int64) * _LANES
     low, high = (counter & 0xFFFFFFFF).to(tl.uint32), (counter >> 32).to(tl.uint32)
