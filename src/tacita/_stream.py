@@ -187,7 +187,8 @@ class Stream:
         first = offset // block * block
         covered = -(-(offset + count) // block) * block - first if count else 0
         if chacha:
-            values = normals(self._normal_key(), first // GROUP, covered // GROUP, torch.device(device))
+            key = HKDF(SHA256(), 32, salt=b"tacita normals v2", info=b"").derive(self._secret)  # of this cipher alone
+            values = normals(key, first // GROUP, covered // GROUP, torch.device(device))
         else:
             values = torch.empty(covered, dtype=dtype, device="cpu")
             self._aes_normals(values.numpy(), first)
@@ -215,10 +216,6 @@ class Stream:
         cipher = Cipher(algorithms.AES(self._secret), modes.CTR(block.to_bytes(_AES_BLOCK, "big"))).encryptor()
         cipher.update(_ZEROS[:skip])
         return cipher
-
-    def _normal_key(self) -> bytes:
-        """Return the key of float32 normals: AES's key serves no other cipher."""
-        return HKDF(SHA256(), 32, salt=b"tacita normals v2", info=b"").derive(self._secret)
 
     def _aes_normals(self, out: np.ndarray, first: int) -> None:
         """Fill ``out``, a number of whole blocks, with the normals from ``first`` on, which begins a block."""

@@ -71,7 +71,7 @@ def _cuda_kernel(device: torch.device) -> Make | None:
 
 
 def _checked(language: str, load: Callable[[], Make]) -> Make | None:
-    """Return a kernel, if its bits are right in two groups, on either side of block 2^32; else log why and return None."""
+    """Return a kernel if its bits are right in two groups, on either side of block 2^32; otherwise log why not."""
     try:
         made, place = load(), (bytes(range(32)), 2**32 // LANES - 1, 2)
         if torch.equal(made(*place).cpu(), _in_memory(definition.fill, *place)):

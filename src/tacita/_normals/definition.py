@@ -2,9 +2,9 @@ r"""The definition of float32 normals: from words of 32 bits, by operations that
 
 A pair of normals is :math:`r (\pm c, s)` or :math:`r (s, \pm c)`, made of three words: 63 bits give :math:`u \in (0,
 1)` and :math:`r = \sqrt{-2 \ln u}`; 32 bits give one of four quarters of the circle, and within it :math:`c = \cos t`
-and :math:`s = \sin t` with :math:`|t| \le \pi/4`. Logarithm, cosine, sine and root are written out in float32 as sums and
-products, each rounded by itself as IEEE 754 says, and operations on int32. So NumPy, PyTorch on any device, C++ and
-Triton give the same bits.
+and :math:`s = \sin t` with :math:`|t| \le \pi/4`. Logarithm, cosine, sine and root are written out in float32 as sums
+and products, each rounded by itself as IEEE 754 says, and operations on int32. So NumPy, PyTorch on any device, C++
+and Triton give the same bits.
 
 Law and errors: docs/derivations/noise.md.
 Source: Box and Muller (1958), https://doi.org/10.1214/aoms/1177706645. The words are ChaCha20's (RFC 8439).

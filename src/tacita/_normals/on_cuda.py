@@ -3,6 +3,7 @@
 Contraction to fused multiply-adds is off, so that the bits are those of the definition.
 """
 
+# pyright: reportMissingImports=false, reportIndexIssue=false
 from contextlib import nullcontext
 
 import numpy as np
