@@ -165,8 +165,8 @@ class Stream:
         r"""Draw standard normals of ``shape``: value i (row-major) is a function of (key, ``offset`` + i) alone.
 
         * float32: from ChaCha20's words under a key of their own (:mod:`tacita._normals.definition`). The tail ends at
-          9.42. A value is within :math:`3.6 \cdot 10^{-7} r` of an exact normal, where r is the length of its pair. Every
-          processor and device gives the same bits. On a CUDA device with Triton, values are made where they are used.
+          9.42. A value is within :math:`3.6 \cdot 10^{-7} r` of an exact normal, where r is the length of its pair.
+          Every processor and device gives the same bits. On a CUDA device with Triton, values are made there.
         * float64: Box-Muller within each block of 1024 words. Word j of the first half gives :math:`u \in (0, 1]`,
           and word j + 512 an angle :math:`t \in [-\pi, \pi)`, of 53 bits each. Value j is :math:`r \cos t`, and value
           j + 512 is :math:`r \sin t`, with :math:`r = \sqrt{-2 \ln u}`. The tail ends at :math:`\sqrt{2 \cdot 53 \ln

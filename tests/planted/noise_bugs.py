@@ -209,7 +209,7 @@ def normals_from_24_bits():
 
 @bug(34, caught_by=["tests/normals/test_of_aes.py::test_float32_and_float64_normals_share_no_word"])
 def words_of_two_dtypes():
-    """float32 and float64 normals of one stream of AES are made of the same words: two parameters get dependent noise."""
+    """float32 and float64 normals of AES are made of the same words: two parameters get dependent noise."""
     put(of_aes, "COUNTER", 0)
 
 

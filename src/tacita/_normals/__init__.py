@@ -65,7 +65,7 @@ def _cuda_kernel(device: torch.device) -> Make | None:
     def load() -> Make:
         from tacita._normals import on_cuda
 
-        return partial(on_cuda.normals, device)
+        return on_cuda.load(device)
 
     return _checked("Triton", load)
 

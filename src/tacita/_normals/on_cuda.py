@@ -3,20 +3,41 @@
 Contraction to fused multiply-adds is off, so that the bits are those of the definition.
 """
 
-# pyright: reportMissingImports=false, reportIndexIssue=false
+# pyright: reportMissingImports=false, reportInvalidTypeForm=false
+import importlib
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
 from tacita._normals.definition import GROUP, LANES
 
+triton: Any
+tl: Any
+try:
+    import triton
+    import triton.language as tl
+except ModuleNotFoundError:  # the file is read, and not run: tools import every module
+    triton, tl = SimpleNamespace(jit=lambda *_, **__: lambda one: one), SimpleNamespace(constexpr=int)
+
 _BLOCKS = 128  # of ChaCha20 in one program
 OPTIONS = {"enable_fp_fusion": False}
 _LANES, _GROUP = tl.constexpr(LANES), tl.constexpr(GROUP)
+
+
+def load(device: torch.device) -> Callable[[bytes, int, int], Tensor]:
+    """Return ``(key, first group, groups) -> normals``, which :func:`normals` makes on the device.
+
+    Raises:
+        ModuleNotFoundError: There is no Triton.
+    """
+    importlib.import_module("triton")
+    return partial(normals, device)
 
 
 def normals(device: torch.device, key: bytes, first: int, groups: int) -> Tensor:
