@@ -44,10 +44,10 @@ class Interrupts:
 
         def traced():
             sys.settrace(self)
-            try:  # not suppress(): it has lines of its own, where an interrupt would leave the thread
+            try:
                 returned.append(call())
             except KeyboardInterrupt:
-                pass
+                returned.clear()
 
         thread = threading.Thread(target=traced)
         thread.start()
