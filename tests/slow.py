@@ -1,7 +1,7 @@
 """Which tests ``make quick`` leaves out: those that take long, unless they alone see a planted bug; and planting.
 
-Of a test whose cases together take more than a few seconds ``make test`` runs every k-th; ``make audit``, and pytest for a
-file, all of them.
+Of a test whose cases together take more than a few seconds ``make test`` runs every k-th; ``make audit``, and pytest
+for a file, all of them.
 
 ``tests/slow.txt`` names those that take long, a file or a test a line, with the seconds that it took. Of the tests that
 see a planted bug (``tests/planted``) at least one is quick: where all of them take long, the cheapest one *stays*, and
