@@ -146,7 +146,10 @@ def test_the_float64_tail_reaches_8_5_sigma_and_no_word_gives_an_infinity():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_a_cuda_device_gets_the_same_bits():
     stream = seeded(5)
-    assert torch.equal(stream.normals(3000, device="cuda").cpu(), stream.normals(3000))
+    for offset in (0, 777):
+        assert torch.equal(
+            stream.normals(3000, device="cuda", offset=offset).cpu(), stream.normals(3000, offset=offset)
+        )
 
 
 def test_permutations_and_choices_are_what_they_say():
