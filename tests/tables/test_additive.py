@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import tacita
 from tacita.random import Randomness
@@ -262,10 +261,3 @@ def test_declared_columns_and_grids_are_refused_before_anything_is_spent(asked):
     with pytest.raises(ValueError, match="grid cannot have model = additive"):
         tacita.tables.sweep_table(grid)
     assert not Path("run").exists()
-
-
-def test_without_two_classes_it_is_a_constant(asked):
-    Path("bumps.csv").write_text("x,z,label\n" + "1,2,y\n" * 3000)
-    run = train_table(asked)
-    assert run.statement.startswith("NOTHING LEARNED")
-    assert isinstance(tacita.load("run").model, nn.Linear)

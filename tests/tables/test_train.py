@@ -348,9 +348,14 @@ HOSTILE = {
 
 @pytest.mark.parametrize("target", ["label", "x"])
 @pytest.mark.parametrize("name", HOSTILE)
-def test_what_rows_hold_never_raises(settings, table, name: str, target: str, capsys) -> None:
+def test_what_rows_hold_raises_nothing_else(settings, table, name: str, target: str, capsys) -> None:
     table.write_text("x,y,kind,patient,label\n" + "".join(row + "\n" for row in HOSTILE[name]))
-    run = train_table(settings(target=target))
+    try:
+        run = train_table(settings(target=target))
+    except tacita.TacitaError as error:  # by what was bought, and before the training
+        if not str(error).startswith("nothing to train on: "):
+            raise
+        return
     assert run.fields["epsilon"] <= 20.0
     predicted = tacita.load("run").predict({"x": [1.0], "y": [1], "kind": ["red"], "label": ["yes"]})
     assert len(predicted) == 1

@@ -266,7 +266,7 @@ def _few(facts: Facts, survey: Survey, most: int) -> bool:
 def _target(target: Target, survey: Survey | None) -> ClassTarget | NumberTarget:
     """Return how the target is read, by what is declared or bought.
 
-    With fewer than two classes the model is a constant, and the statement says so.
+    With fewer than two classes nothing is trained.
     """
     if target.classes is not None:
         return ClassTarget(column=target.column, classes=as_texts(target.classes))
