@@ -69,8 +69,8 @@ def rare_adult() -> Lines:
 
 
 WINE = "winequality-white.csv.gz"
-# name -> how its rows are made, target, rows of a run, epsilon, further settings
-TABLES: dict[str, tuple[Callable[[], Lines], str, int, float, dict[str, Any]]] = {
+Case = tuple[Callable[[], Lines], str, int, float, dict[str, Any]]
+TABLES: dict[str, Case] = {  # name -> how its rows are made, target, rows of a run, epsilon, further settings
     "Adult": (lambda: of_csv("adult.data.gz"), "Y", 10_000, 1.0, {}),
     "Adult, 1.4 % in a class": (rare_adult, "Y", 60_000, 4.0, {}),
     "bank": (lambda: of_csv("bank_full.csv.gz", header=False), "c16", 10_000, 1.0, {}),
@@ -94,11 +94,9 @@ TABLES: dict[str, tuple[Callable[[], Lines], str, int, float, dict[str, Any]]] =
 }
 
 
-def run_of(
-    lines: Lines, target: str, rows: int, epsilon: float, more: dict[str, Any], run: int
-) -> dict[str, tuple[Any, float]]:
+def run_of(lines: Lines, case: Case, run: int) -> dict[str, tuple[Any, float]]:
     """Return what a run states of each measure, and what is true of its model."""
-    head, population = lines
+    (head, population), (_, target, rows, epsilon, more) = lines, case
     some = np.random.default_rng(run).integers(0, len(population), rows)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "table.csv"
@@ -139,9 +137,9 @@ def main() -> None:
     arguments, lines = parser.parse_args(), []
     total: dict[str, list[bool]] = {}
     for name in arguments.only:
-        read, target, rows, epsilon, more = TABLES[name]
-        population = read()
-        runs = [run_of(population, target, rows, epsilon, more, run) for run in range(arguments.runs)]
+        case = TABLES[name]
+        population = case[0]()
+        runs = [run_of(population, case, run) for run in range(arguments.runs)]
         for measure in dict.fromkeys(measure for run in runs for measure in run):
             all_stated = [run[measure] for run in runs if measure in run]
             given = [
@@ -153,7 +151,7 @@ def main() -> None:
             total.setdefault(measure, []).extend(held)
             off, width = ([a - b for a, _, _, b in given], [b - a for _, a, b, _ in given])
             lines.append(
-                {"table": name, "rows": f"{rows}", "epsilon": f"{epsilon:g}", "measure": measure}
+                {"table": name, "rows": f"{case[2]}", "epsilon": f"{case[3]:g}", "measure": measure}
                 | {"printed": f"{len(given)} of {len(runs)}", "held the truth": f"{sum(held)}"}
                 | {"stated less true, mean": f"{np.mean(off):+.4f}" if off else ""}
                 | {"width, mean": f"{np.mean(width):.3f}" if width else ""}
@@ -161,7 +159,7 @@ def main() -> None:
             print(*lines[-1].values(), sep=" | ", flush=True)
     sums = "; ".join(f"{measure} {sum(held)} of {len(held)}" for measure, held in total.items())
     words = (
-        f"`python {SCRIPT}`: {len(arguments.only)} tables, {arguments.runs} runs each, nothing but the target declared. "
+        f"`python {SCRIPT}`: {len(arguments.only)} tables, {arguments.runs} runs each, only the target declared. "
         "Rows are drawn with replacement from the whole table, or from 200,000 made ones, on which the model's true "
         f"score is computed. Intervals of 95 % or more that held the truth, of those printed: {sums}."
     )
