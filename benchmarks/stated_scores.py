@@ -107,18 +107,18 @@ def run_of(lines: Lines, case: Case, run: int) -> dict[str, tuple[Any, float]]:
         stated = train_table(settings).fields["holdout_score"]
         model = tacita.load(f"{folder}/run")
     own = {name: np.array([row[i] for row in population], dtype=object) for i, name in enumerate(head)}
-    truth, said = own[target], {"value": stated} | {name: stated.get(name) for name in ("balanced_accuracy", "AUC")}
+    truth = own[target]
     if isinstance(model.encoder.target, NumberTarget):
         return {"R2 of bounded values": (stated, bounded_r2(model, own, truth.astype(float), stated))}
     predicted, known = model.predict(own), np.isin(truth, model.classes)
     recalls = [np.mean(predicted[truth == name] == name) for name in model.classes]
+    stated = {"accuracy": stated, "balanced accuracy": stated.get("balanced_accuracy"), "AUC": stated.get("AUC")}
     exact = {"accuracy": np.mean(known & (predicted == truth)), "balanced accuracy": np.mean(recalls)}
     if len(model.classes) == 2:
         chance = np.log(model.predict_proba(own)[known])
         odds, second = chance[:, 1] - chance[:, 0], truth[known] == model.classes[1]
         exact["AUC"] = auc(odds[second], odds[~second])
-    found = dict(zip(("accuracy", "balanced accuracy", "AUC"), said.values(), strict=True))
-    return {name: (found[name], float(exact[name])) for name in exact}
+    return {name: (stated[name], float(value)) for name, value in exact.items()}
 
 
 def bounded_r2(model: Any, own: dict[str, np.ndarray], truth: np.ndarray, stated: dict[str, Any]) -> float:
