@@ -2,10 +2,10 @@
 
     python benchmarks/table_models.py [--runs 5] [--only NAME ...] [--epsilon 1 ...] [--beside SRC] [--write]
 
-``--name additive --flags "--model additive"`` makes the figures of the other model, and ``--beside`` those of the folder
-`src` of another checkout. Every run is two commands, `train` and `predict`,
-with nothing declared but the target. A fifth of the rows is set aside before each run, another one in every run; all
-figures are on it, and R2 is that of targets as they are, clamped nowhere. Figures are kept in TACITA_FIGURES (a file of
+``--name additive --flags "--model additive"`` makes the figures of the other model, and ``--beside`` those of the
+folder `src` of another checkout. Every run is two commands, `train` and `predict`, with nothing declared but the
+target. A fifth of the rows is set aside before each run, another one in every run; all figures are on it, and R2 is
+that of targets as they are, clamped nowhere. Figures are kept in TACITA_FIGURES (a file of
 JSON lines), so that a run that was made is not made again, and go to docs/results.md with ``--write``.
 """
 
