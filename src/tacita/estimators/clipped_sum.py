@@ -63,7 +63,8 @@ class ClippedSum(Estimator):
         return {block: {name: clipped[name] for name in names} for block, names in groups.items()}, state
 
     def gradient(self, released: Values, divisor: float) -> dict[str, Tensor]:
-        return {name: noisy / divisor for block in released.values() for name, noisy in block.items()}
+        named = {name: noisy for block in released.values() for name, noisy in block.items()}
+        return dict(zip(named, torch._foreach_div([*named.values()], divisor), strict=True))
 
 
 @dataclass(frozen=True)
