@@ -213,12 +213,10 @@ def _merged(found: list[NamedUse]) -> list[NamedUse]:
 def row_weights(weights: Tensor, dtype: torch.dtype, norms: Tensor | None = None) -> list[RowWeights]:
     """Return the row weights of each group, rounded down to ``dtype``.
 
-    A subnormal weight, whose rounding no relative error bounds, becomes 0. Weights in [0, 1] are *plain* if no row must
-    be masked for what it holds: each weight is above 0, or its row is finite by ``norms`` (0 times a finite number is
-    0).
+    Weights in [0, 1] are *plain* if no row must be masked for what it holds: every row is finite by ``norms`` (0 times a
+    finite number is 0), or, without them, every weight is above 0.
     """
     narrow = round_down(weights, dtype)
-    narrow = torch.where(narrow < torch.finfo(dtype).tiny, 0.0, narrow)
-    present = narrow > 0 if norms is None else (narrow > 0) | norms.isfinite()
-    plain = (present & (narrow <= 1)).all(dim=0).tolist()
+    masked = torch.where(narrow > 0, narrow, torch.nan) if norms is None else torch.maximum(narrow, norms * 0)
+    plain = [most <= 1 for most in masked.amax(dim=0).tolist()]  # not if one is NaN
     return [RowWeights(w, p) for w, p in zip(narrow.unbind(dim=-1), plain, strict=True)]
