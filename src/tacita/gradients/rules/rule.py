@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients.rules.rounding import LONGEST_ROW, squared_row_norms, unit
+from tacita.gradients.rules.rounding import Squares, held, totals, unit
 from tacita.gradients.weighted_sums import to_exact
 
 Parameters = Mapping[str, "Tensor | None"]
@@ -171,14 +171,15 @@ class LayerRule(ABC):
     def grads(self, use: LayerUse) -> dict[str, Tensor]:
         """Return the per-sample gradients of ``use.names``, each (rows, *param)."""
 
-    def squared_norms(self, use: LayerUse, *, rounding_margin: bool = True) -> dict[str, Tensor]:
-        """Return the squared norms of the gradients by parameter, (rows,), float64.
+    def squared_norms(self, use: LayerUse) -> Mapping[str, Squares | Tensor]:
+        """Return the squared norms of the gradients by parameter: upper bounds of what :meth:`sums` adds for a row of
+        weight 1.
 
-        They are upper bounds of what :meth:`sums` adds for a row of weight 1. Without ``rounding_margin`` they are
-        estimates, to compare engines by.
+        A rule of your own may return tensors, (rows,), float64. tacita's rules return what was measured, so that the
+        margins of all calls are added at once.
         """
         use.kept.update(self.grads(use))
-        return {n: squared_norm_of(use.kept[n], rounding_margin=rounding_margin) for n in use.names}
+        return {n: held(use.kept[n]) for n in use.names}
 
     def holds(self, use: LayerUse) -> bool:
         """Return whether :meth:`squared_norms` keeps per-sample gradients in ``use.kept`` that the sums add."""
@@ -273,7 +274,7 @@ class NamedUse:
     function: str
     parameters: dict[str, str]
     rule: LayerRule
-    squares: Mapping[str, Tensor] = field(default_factory=dict)
+    squares: Mapping[str, Squares | Tensor] = field(default_factory=dict)
 
 
 def named_autograd_use(name: str, grads: Tensor) -> NamedUse:
@@ -283,9 +284,4 @@ def named_autograd_use(name: str, grads: Tensor) -> NamedUse:
 
 def squared_norm_of(grads: Tensor, *, rounding_margin: bool = True) -> Tensor:
     """Return the squared norms of per-sample gradients that are held, (rows,), float64."""
-    rows = grads.reshape(len(grads), -1)
-    if rows.shape[1] > LONGEST_ROW:  # the longest trailing axes that may be summed in the tensor's own dtype
-        axis = next((k for k in range(1, grads.ndim) if grads.shape[k:].numel() <= LONGEST_ROW), grads.ndim - 1)
-        rows = grads.flatten(axis)
-    squares = squared_row_norms(rows, rounding_margin=rounding_margin)
-    return squares.flatten(1).sum(dim=1) if squares.ndim > 1 else squares
+    return totals([[held(grads)]], rounding_margin=rounding_margin)[0]
