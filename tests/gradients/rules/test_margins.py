@@ -13,7 +13,7 @@ from tacita.gradients.loop import LoopEngine
 from tacita.gradients.program import ProgramEngine
 from tacita.gradients.rules.normalization import GROUP_NORM
 from tacita.gradients.rules.outer import DirectSquares, gram_squares, radius
-from tacita.gradients.rules.rounding import RowNorms, gamma, totals, unit
+from tacita.gradients.rules.rounding import RowNorms, gamma, held, measure, totals, unit
 from tacita.gradients.rules.rule import LayerUse, RowWeights
 from tacita.gradients.rules.uses import row_weights
 from tests.gradients.program.test_engine import engine
@@ -176,6 +176,20 @@ def test_what_a_row_of_a_group_norm_adds_does_not_depend_on_its_companions():
         hostile[1:] = bad
         others = of_group_norm(module, hostile, grad)
         assert all(torch.equal(mine[name][0], others[name][0]) for name in ("weight", "bias"))
+
+
+@pytest.mark.parametrize(
+    ("shape", "additions"),
+    [((7,), 7), ((2**14,), 2**14), ((2**14 + 1,), 0), ((2**13, 3), 2**13 + 3), ((40, 30, 20, 10), 40 + 6000)],
+)
+def test_a_long_row_pays_for_the_roundings_of_its_parts(shape, additions):
+    """Of its squares in float32; those of an axis that is too long are added in float64, and parts are a row again."""
+    torch.manual_seed(0)
+    rows = torch.randn(3, *shape)
+    assert measure(rows).factor - 1 >= gamma(additions + 10, torch.float32) * (1 - 1e-9)
+    excess = totals([[held(rows)]])[0] / rows.double().flatten(1).square().sum(dim=1) - 1
+    assert (excess > 0).all()
+    assert (excess < 2e-3).all()
 
 
 @pytest.mark.parametrize("positions", [1, 7, 256])
