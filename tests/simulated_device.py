@@ -48,7 +48,7 @@ _VIEWS = (
     "set_.source_Tensor",
     "set_.source_Storage_storage_offset",
 )
-_FUSED = ("_foreach_div.Scalar",)  # over a list of tensors; devices have one kernel for it
+_FUSED = ("_foreach_add.List", "_foreach_div.Scalar")  # over a list of tensors; devices have one kernel for all
 _ANY_ORDER = {"index_add", "index_add_", "scatter_add", "scatter_add_"}
 
 

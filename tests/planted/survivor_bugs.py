@@ -4,7 +4,6 @@ import sys
 from types import SimpleNamespace
 
 import numpy as np
-import torch
 
 from tacita.accounting import (
     CoupledEvent,

@@ -64,7 +64,8 @@ class ClippedSum(Estimator):
 
     def gradient(self, released: Values, divisor: float) -> dict[str, Tensor]:
         named = {name: noisy for block in released.values() for name, noisy in block.items()}
-        return dict(zip(named, torch._foreach_div([*named.values()], divisor), strict=True))
+        means = torch._foreach_div([*named.values()], divisor)  # pyright: ignore[reportPrivateImportUsage]
+        return dict(zip(named, means, strict=True))
 
 
 @dataclass(frozen=True)

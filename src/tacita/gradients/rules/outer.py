@@ -146,7 +146,7 @@ def direct_norms(a: Tensor, d: Tensor) -> RowNorms:
 def measured_in_parts(parts: Iterable[Tensor]) -> RowNorms:
     """Measure rows that are formed a few at a time."""
     found = [measure(part) for part in parts]
-    return found[0]._replace(values=torch.cat([one.values for one in found]))
+    return found[0]._replace(values=torch.cat([one.values for one in found])) if len(found) > 1 else found[0]
 
 
 def _in_parts(a: Tensor, d: Tensor) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
@@ -201,7 +201,7 @@ class GramSquares(Squares):
 
     Attributes:
         products: The inner products of L and R with each other: (rows, 4), float64.
-        traces: Of L and R, (2, rows), float64.
+        traces: Of L and R, (rows, 2), float64.
         again: Mask of loose rows, (rows,) -> their norms, in float64 and without cancellation.
         term: Constants.
     """
@@ -210,7 +210,7 @@ class GramSquares(Squares):
     traces: Tensor
     again: Callable[[Tensor], RowNorms]
     term: _Term
-    norms: tuple[()] = ()
+    norms: tuple[RowNorms, ...] = ()
 
     @classmethod
     def combined(cls, calls: Sequence[Any], norms: Sequence[Tensor], *, rounding_margin: bool) -> Tensor:
@@ -220,7 +220,7 @@ class GramSquares(Squares):
         def constants(pick: Callable[[_Term], float]) -> Tensor:
             return column(map(pick, terms), device)
 
-        a, d = traces.unbind(1)  # |a|^2 and |d|^2
+        a, d = traces.unbind(2)  # |a|^2 and |d|^2
         a = torch.addcmul(constants(lambda t: t.left[1]), a, constants(lambda t: t.left[0]))
         d = torch.addcmul(constants(lambda t: t.right[1]), d, constants(lambda t: t.right[0]))
         of_left, of_right = products[:, :, ::3].sqrt().unbind(2)
@@ -253,17 +253,15 @@ def squares_of_grams(of_a: Gram, of_d: Gram, again: Callable[[Tensor], RowNorms]
     left, right = of_a.products, of_d.products
     positions, dtype = left.shape[1], left.dtype
     height = max(1, (PAIRS if left.device.type == "cpu" else HELD) // max(1, positions**2))
-    found = [_inner_products(*pair) for pair in zip(left.split(height), right.split(height), strict=True)]
-    products, traces = (
-        torch.cat(parts, dim=k) if len(parts) > 1 else parts[0] for k, parts in enumerate(zip(*found, strict=True))
-    )
+    found: Any = [_inner_products(*pair) for pair in zip(left.split(height), right.split(height), strict=True)]
+    products, traces = (torch.cat(parts) if len(parts) > 1 else parts[0] for parts in zip(*found, strict=True))
     return GramSquares(products, traces, again, _term(of_a, of_d, positions, dtype, roundings))
 
 
 def _inner_products(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     pair = torch.stack([left, right], dim=1).double()
     flat = pair.flatten(2)
-    return (flat @ flat.mT).flatten(1), pair.diagonal(dim1=2, dim2=3).sum(dim=2).mT
+    return (flat @ flat.mT).flatten(1), pair.diagonal(dim1=2, dim2=3).sum(dim=2)
 
 
 def _term(of_a: Gram, of_d: Gram, positions: int, dtype: torch.dtype, roundings: int) -> _Term:

@@ -130,7 +130,7 @@ def totals(groups: Sequence[Sequence[Squares | Tensor]], *, rounding_margin: boo
         rounding_margin: Off to compare computations.
     """
     kinds: dict[type, list[int]] = {}
-    parts = [part for group in groups for part in group]
+    parts: list[Any] = [part for group in groups for part in group]
     for k, part in enumerate(parts):
         kinds.setdefault(Tensor if isinstance(part, Tensor) else type(part), []).append(k)
     calls = {kind: [parts[k] for k in places] for kind, places in kinds.items() if kind is not Tensor}
