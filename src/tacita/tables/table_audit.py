@@ -19,12 +19,11 @@ from torch import Tensor
 
 from tacita._files import replace_durably
 from tacita.ledger import Statement, statement
-from tacita.oracles import Records
+from tacita.oracles import Records, trainable
 from tacita.random import Randomness, Stream
 from tacita.runs.folder import RunFolder
 from tacita.runs.run_lifecycle import RunLifecycle
 from tacita.runs.sealed_run import TEXT
-from tacita.tables import held_out_score as score
 from tacita.tables import rules
 from tacita.tables.encoding import Encoder
 from tacita.tables.features import (
@@ -168,7 +167,10 @@ class _Audit:
         train_with_canaries(state.oracle, state.optimizer, attack, step)
         if average is not None:
             average.copy_to(dict(state.model.named_parameters()))
-        return judged(trial, state.oracle, attack, delta=task.settings.delta, confidence=confidence, guesses=guesses)
+        return judged(
+            attack.scores(trainable(trial.model)), trial.included, state.oracle.session, state.oracle.ledger,
+            adversary=attack.words, delta=task.settings.delta, confidence=confidence, guesses=guesses,
+        )  # fmt: skip
 
     def statement(self, result: OneRunAudit) -> Statement:
         """Return the statement of the audit's ledger, with what the audit spent on the rows."""
@@ -215,7 +217,7 @@ class _Audit:
         stream = self.task.randomness.session_key("canaries").stream(name)
         encoded = preprocessing.encoder.encode(crafted(preprocessing.encoder, self.canaries, stream))
         assert encoded.target is not None
-        return score.model_input(encoded.features), encoded.target, encoded.valid.to(torch.float32)
+        return encoded.features, encoded.target, encoded.valid.to(torch.float32)
 
     def _attack(self, oracle: Any, trial: CanaryTrial, candidates: list[Any]) -> Attack:
         if self.kind == "planted":
