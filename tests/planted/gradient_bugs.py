@@ -218,11 +218,11 @@ def patches_cancel():
 @bug(47, caught_by=[MARGINS + "test_the_term_of_a_gram_norm_pays_for_the_worst_errors_of_its_inner_products[coherent]"])
 def gram_term_of_one_factor():
     """Of a Gram norm's two factors only one is taken for rounded."""
-    whole = outer._term
+    whole = outer._term_constants
 
     def of_inputs_alone(*given):
-        term = whole(*given)
-        return term._replace(right=(*term.right[:2], 0.0))
+        constants = whole(*given)
+        return (*constants[:5], 0.0, *constants[6:])
 
     swap(whole, of_inputs_alone)
 

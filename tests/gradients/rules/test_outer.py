@@ -6,7 +6,7 @@ from torch import nn
 
 from tacita.gradients import NetworkSource
 from tacita.gradients.rules import outer
-from tacita.gradients.rules.rounding import HeldSquares, gamma, measure, squared_row_norms, totals
+from tacita.gradients.rules.rounding import gamma, measure, of_norms, squared_row_norms, totals
 from tacita.gradients.weighted_sums import full_precision
 
 
@@ -54,7 +54,7 @@ def test_the_term_is_a_tenth_of_a_percent_for_ordinary_records(in_width, out_wid
     torch.manual_seed(0)
     a, d = torch.randn(4, 256, in_width), torch.randn(4, 256, out_width)
     radius = outer.radius(256, a.dtype)
-    direct = outer.DirectSquares.of(outer.direct_norms(a, d), measure(a), measure(d), radius, a.dtype)
+    direct = outer.direct_squares(outer.direct_norms(a, d), measure(a), measure(d), radius, a.dtype)
     for squares in (totals([[direct]])[0], totals([[outer.gram_squares(a, d)]])[0]):
         excess = squares / exact(a, d).square() - 1
         assert (excess > 0).all()
@@ -69,7 +69,7 @@ def test_a_single_long_block_would_not_do():
 def test_gram_and_direct_agree_without_the_margin():
     torch.manual_seed(0)
     a, d = torch.randn(5, 6, 40).double(), torch.randn(5, 6, 30).double()
-    both = [[outer.gram_squares(a, d)], [HeldSquares((outer.direct_norms(a, d),))]]
+    both = [[outer.gram_squares(a, d)], [of_norms(outer.direct_norms(a, d))]]
     gram, direct = totals(both, rounding_margin=False)
     torch.testing.assert_close(gram, direct, rtol=1e-12, atol=0)
     torch.testing.assert_close(direct.sqrt(), exact(a, d), rtol=1e-12, atol=0)

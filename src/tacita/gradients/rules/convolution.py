@@ -23,9 +23,9 @@ from torch.nn import functional as F
 
 from tacita.gradients.rules.outer import (
     HELD,
-    DirectSquares,
     Gram,
     direct_norms,
+    direct_squares,
     gram_is_cheaper,
     gram_of,
     measured_in_parts,
@@ -34,7 +34,7 @@ from tacita.gradients.rules.outer import (
     squares_of,
     squares_of_grams,
 )
-from tacita.gradients.rules.rounding import RowNorms, Squares, gamma, held, measure, totals
+from tacita.gradients.rules.rounding import RowNorms, Squares, held, measure, totals
 from tacita.gradients.rules.rule import Call, LayerRule, LayerUse, Parameters, RowWeights, squared_norm_of
 from tacita.gradients.rules.transposed import TransposedRule
 
@@ -105,10 +105,6 @@ class ConvolutionRule(LayerRule):
         if bias_alone:
             kept["bias"] = grad.flatten(3).sum(dim=(0, 1, 3))
         return kept
-
-    def radius(self, use: LayerUse) -> dict[str, Tensor]:
-        twice = 2 * gamma(_positions(use) + 4, use.grad.dtype)
-        return {"weight": twice * _sum_of_products(use), "bias": 2 * _bias_radius(use)}
 
     def positions(self, use: LayerUse) -> int:
         return _positions(use)
@@ -192,8 +188,8 @@ def _weight_squares(use: LayerUse) -> Squares | Tensor:
         return torch.cat([totals([[part]])[0] for part in parts]).view(-1, groups).sum(dim=1)
     of_grads = measured_in_parts(_weight_grads(part) for part in _in_parts(use, max(1, AT_ONCE // shape.numel())))
     of_x, kernel = measure(use.x), shape[2:].numel()  # each pixel is in at most so many patches
-    patches = of_x._replace(factor=of_x.factor * kernel, added=of_x.added * kernel)
-    return DirectSquares.of(of_grads, patches, measure(use.grad), radius(positions, use.x.dtype), use.x.dtype)
+    patches = of_x._replace(root=of_x.root * kernel**0.5 * (1 + 2.0**-50), added=of_x.added * kernel)
+    return direct_squares(of_grads, patches, measure(use.grad), radius(positions, use.x.dtype), use.x.dtype)
 
 
 def _of_groups(squares: Squares, groups: int) -> Squares | Tensor:
@@ -312,11 +308,6 @@ def _sum_of_products(use: LayerUse) -> Tensor:
     r"""Bound :math:`\sum_t |a_t| |d_t|` from above, (rows,): Cauchy-Schwarz, each pixel being in at most k patches."""
     inputs, grads = squared_norm_of(use.x), squared_norm_of(use.grad)
     return inputs.mul_(use.shapes["weight"][2:].numel()).mul_(grads).sqrt_()
-
-
-def _bias_radius(use: LayerUse) -> Tensor:
-    positions = _positions(use)
-    return squared_norm_of(use.grad).mul_(positions).sqrt_().mul_(gamma(positions + 4, use.grad.dtype))
 
 
 def patch_gram(pixels: Tensor, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> Gram:

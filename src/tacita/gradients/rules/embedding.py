@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients.rules.outer import DirectSquares
+from tacita.gradients.rules.outer import direct_squares
 from tacita.gradients.rules.rounding import RowNorms, Squares, gamma, held, measure, squared_row_norms
 from tacita.gradients.rules.rule import Call, Factors, LayerRule, LayerUse, Parameters, RowWeights
 from tacita.gradients.weighted_sums import sums_by_index
@@ -54,10 +54,8 @@ class EmbeddingRule(LayerRule):
         if index.shape[1] == 1:
             return {"weight": held(grad)}
         of_rows, of_grad = measure(_sum_by_index(index, grad)), measure(grad)
-        ones = RowNorms(grad.new_ones(len(grad)), index.shape[1], 0.0, torch.inf)  # sum_t |d_t| <= sqrt(T) |d|
-        return {
-            "weight": DirectSquares.of(of_rows, ones, of_grad, 2 * gamma(grad.shape[1] + 4, grad.dtype), grad.dtype)
-        }
+        ones = RowNorms(grad.new_ones(len(grad)), index.shape[1] ** 0.5, 0.0, torch.inf)  # sum_t |d_t| <= sqrt(T) |d|
+        return {"weight": direct_squares(of_rows, ones, of_grad, 2 * gamma(grad.shape[1] + 4, grad.dtype), grad.dtype)}
 
     def holds(self, use: LayerUse) -> bool:
         return False
@@ -67,9 +65,6 @@ class EmbeddingRule(LayerRule):
         index, grad = _positions(replace(use, grad=weighted))
         vocabulary, width = use.shapes["weight"]
         return {"weight": sums_by_index(index.flatten(), grad.reshape(-1, width), vocabulary)}
-
-    def radius(self, use: LayerUse) -> dict[str, Tensor]:
-        return {"weight": _radius(_positions(use)[1])}
 
     def positions(self, use: LayerUse) -> int:
         return use.x.shape[1:].numel()
@@ -114,8 +109,3 @@ def _sum_by_index(index: Tensor, grad: Tensor) -> Tensor:
 def _apart(index: Tensor, size: int) -> Tensor:
     """Return indices (rows, positions) below ``size`` as one row of indices that no two samples share."""
     return (index + torch.arange(len(index), device=index.device).unsqueeze(1) * size).flatten()
-
-
-def _radius(grad: Tensor) -> Tensor:
-    r"""Bound the rounding of sums over equal indices, in the norm and in the sum: :math:`2 \gamma_T \sum_t |d_t|`."""
-    return squared_row_norms(grad).sqrt_().sum(dim=1).mul_(2 * gamma(grad.shape[1] + 4, grad.dtype))

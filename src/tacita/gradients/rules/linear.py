@@ -16,7 +16,7 @@ from tacita.gradients.rules.outer import (
     sum_of_products,
     weight_is_small,
 )
-from tacita.gradients.rules.rounding import HeldSquares, OuterSquares, Squares, gamma, held, measure, totals
+from tacita.gradients.rules.rounding import Squares, held, measure, of_norms, of_products, totals
 from tacita.gradients.rules.rule import Call, Factors, LayerRule, LayerUse, Parameters, RowWeights
 
 FEW = range(2, 5)  # outputs, which Intel's kernels find two to three times as fast as rows of the transposed output
@@ -48,8 +48,8 @@ class LinearRule(LayerRule):
         if a.shape[1] == 1:  # the norm of an outer product is the product of the norms
             of_d, found = measure(d), dict[str, Squares]()
             if "weight" in use.names:
-                found["weight"] = OuterSquares((measure(a), of_d))
-            return found | ({"bias": HeldSquares((of_d,))} if "bias" in use.names else {})
+                found["weight"] = of_products(measure(a), of_d)
+            return found | ({"bias": of_norms(of_d)} if "bias" in use.names else {})
         found = {"weight": self._weight(use, a, d)} if "weight" in use.names else {}
         if "bias" in use.names:
             use.kept["bias"] = d.sum(dim=1)
@@ -84,11 +84,6 @@ class LinearRule(LayerRule):
             for part, bias in zip(found, grads.sum(dim=0).split(width), strict=True):
                 part["bias"] = bias.clone()
         return found
-
-    def radius(self, use: LayerUse) -> dict[str, Tensor]:
-        a, d = use.x, use.grad
-        twice = 2 * gamma(a.shape[1] + 4, d.dtype)
-        return {"weight": twice * sum_of_products(a, d), "bias": 2 * _bias_radius(d)}
 
     def positions(self, use: LayerUse) -> int:
         return use.grad.shape[1:-1].numel()
@@ -142,10 +137,6 @@ def _is_held(use: LayerUse) -> bool:
     return weight_is_small(*shape) and not gram_is_cheaper(*shape)
 
 
-def _bias_radius(d: Tensor) -> Tensor:
-    return gamma(d.shape[1] + 4, d.dtype) * row_norms(d).sum(dim=1)
-
-
 class StackedRule(LayerRule):
     """The weights (stack, in, out) of ``torch.bmm``, for inputs (batch, stack, positions, in)."""
 
@@ -169,9 +160,6 @@ class StackedRule(LayerRule):
     def sums(self, use: LayerUse, weights: RowWeights) -> dict[str, Tensor]:
         x, grad = (t.transpose(0, 1).flatten(1, 2) for t in use.weighted_once(weights))
         return {"weight": x.mT @ grad}
-
-    def radius(self, use: LayerUse) -> dict[str, Tensor]:
-        return {"weight": 2 * gamma(use.x.shape[2] + 4, use.x.dtype) * self._reach(use)}
 
     def positions(self, use: LayerUse) -> int:
         return use.x.shape[2]

@@ -17,19 +17,18 @@ gradient of the output. What a one meets is looked up, and nothing of the size o
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from tacita.gradients.rules.rounding import (
-    HeldSquares,
-    OuterSquares,
     RowNorms,
     Squares,
-    column,
+    columns,
     gamma,
     measure,
+    of_norms,
+    of_products,
     squared_row_norms,
     totals,
     unit,
@@ -63,10 +62,10 @@ def outer_grads(a: Tensor, d: Tensor) -> Tensor:
 def squares_of(a: Tensor, d: Tensor) -> Squares:
     """Return the squared norms of the gradients in the cheapest form: closed, Gram or direct."""
     if a.shape[1] == 1:
-        return OuterSquares((measure(a), measure(d)))
+        return of_products(measure(a), measure(d))
     if gram_is_cheaper(a.shape[1], a.shape[2], d.shape[2]):
         return gram_squares(a, d)
-    return DirectSquares.of(direct_norms(a, d), measure(a), measure(d), radius(a.shape[1], a.dtype), a.dtype)
+    return direct_squares(direct_norms(a, d), measure(a), measure(d), radius(a.shape[1], a.dtype), a.dtype)
 
 
 def radius(positions: int, dtype: torch.dtype, *, roundings: int = 2) -> float:
@@ -81,47 +80,40 @@ def radius(positions: int, dtype: torch.dtype, *, roundings: int = 2) -> float:
     return roundings * gamma(positions + 6 - roundings, dtype)
 
 
-def with_radius(squares: Tensor, reach: Tensor, radii: Tensor, largest: Tensor) -> Tensor:
+def direct_squares(gradient: RowNorms, a: RowNorms, d: RowNorms, radius: float, dtype: torch.dtype) -> Squares:
+    r"""Return the squares of a sum of products that was computed once, and is added by another computation.
+
+    Args:
+        gradient: Of the sum.
+        a: Over all positions: :math:`\sum_t |a_t| |d_t| \le |a| |d|`.
+        d: The same.
+        radius: See :func:`radius`.
+        dtype: Of the products.
+    """
+    return Squares((gradient, a, d), _direct, (radius, _largest_reach(dtype)))
+
+
+def _direct(calls: Sequence[Squares], norms: Sequence[Tensor], rounding_margin: bool) -> Tensor:
+    gradient, a, d = norms
+    if not rounding_margin:
+        return gradient
+    radii, largest = columns([one.constants for one in calls], gradient.device)
+    return _with_radius(gradient, (a * d).sqrt_(), radii, largest)
+
+
+def _with_radius(squares: Tensor, reach: Tensor, radii: Tensor, largest: Tensor) -> Tensor:
     r"""Make squares upper bounds, of the exact gradient's norm and of what a sum of products adds.
 
     A sum of T products a coordinate is off by at most :math:`\gamma_T \sum_t |d_t| |a_t|` in norm. A row whose partial
     sums may overflow counts as not finite.
 
     Args:
-        squares: Shape (calls, rows), float64; overwritten.
+        squares: Shape (calls, rows), float64.
         reach: Upper bounds of the sum over t, (calls, rows).
         radii: :func:`radius` of each call, (calls, 1).
         largest: The reach that counts as infinite, (calls, 1).
     """
-    return squares.sqrt_().addcmul_(reach, radii).square_().masked_fill_(reach >= largest, torch.inf)
-
-
-@dataclass(frozen=True, eq=False)
-class DirectSquares(Squares):
-    r"""Squares of a sum of products that was computed once, and is added by another computation.
-
-    Attributes:
-        norms: Of the gradient, and of a and d over all positions: :math:`\sum_t |a_t| |d_t| \le |a| |d|`.
-        radius: See :func:`radius`.
-        largest: The reach that counts as infinite.
-    """
-
-    norms: tuple[RowNorms, RowNorms, RowNorms]
-    radius: float
-    largest: float
-
-    @classmethod
-    def of(cls, gradient: RowNorms, a: RowNorms, d: RowNorms, radius: float, dtype: torch.dtype) -> "DirectSquares":
-        return cls((gradient, a, d), radius, _largest_reach(dtype))
-
-    @classmethod
-    def combined(cls, calls: Sequence[Any], norms: Sequence[Tensor], *, rounding_margin: bool) -> Tensor:
-        gradient, a, d = norms
-        if not rounding_margin:
-            return gradient
-        radii, largest = ([getattr(one, name) for one in calls] for name in ("radius", "largest"))
-        device = gradient.device
-        return with_radius(gradient.clone(), (a * d).sqrt_(), column(radii, device), column(largest, device))
+    return squares.sqrt().addcmul_(reach, radii).square_().masked_fill_(reach >= largest, torch.inf)
 
 
 def _largest_reach(dtype: torch.dtype) -> float:
@@ -154,8 +146,8 @@ def _in_parts(a: Tensor, d: Tensor) -> tuple[Sequence[Tensor], Sequence[Tensor]]
     return a.split(height), d.split(height)
 
 
-def gram_squares(a: Tensor, d: Tensor) -> "GramSquares":
-    """Return squared norms from Gram matrices; see :class:`GramSquares`."""
+def gram_squares(a: Tensor, d: Tensor) -> Squares:
+    """Return squared norms from Gram matrices; see :func:`squares_of_grams`."""
 
     def again(loose: Tensor) -> RowNorms:
         return direct_norms(a[loose].double(), d[loose].double())
@@ -178,84 +170,46 @@ class Gram:
     terms: int
 
 
-class _Term(NamedTuple):
-    """The constants of a call's rounding term, in the notation of the derivation."""
+def squares_of_grams(of_a: Gram, of_d: Gram, again: Callable[[Tensor], RowNorms], *, roundings: int) -> Squares:
+    r"""Return squared norms from the Gram matrices L of inputs and R of output gradients.
 
-    left: tuple[float, float, float]  # of |a|^2: factor of the trace, and what is added; gamma of the entries of L
-    right: tuple[float, float, float]  # of |d|^2 and R
-    both: float
-    vanished: float  # of products of two entries
-    hidden: float  # of entries whose squares vanish
-    loose: float
-    radius: float
-    largest: float
-
-
-@dataclass(frozen=True, eq=False)
-class GramSquares(Squares):
-    r"""Squares from the Gram matrices L of inputs and R of output gradients, with what their cancellation can hide.
-
-    Entry (t, s) of L is off by at most :math:`\gamma |a_t| |a_s|` and is multiplied by R's entry as computed. The term
-    is :math:`\gamma |a|^2 \lVert R \rVert_F`, and the same with a and d exchanged. Rows whose term exceeds ``LOOSE`` of
-    the square, canaries among them, are computed again from their gradients in float64.
-
-    Attributes:
-        products: The inner products of L and R with each other: (rows, 4), float64.
-        traces: Of L and R, (rows, 2), float64.
-        again: Mask of loose rows, (rows,) -> their norms, in float64 and without cancellation.
-        term: Constants.
-    """
-
-    products: Tensor
-    traces: Tensor
-    again: Callable[[Tensor], RowNorms]
-    term: _Term
-    norms: tuple[RowNorms, ...] = ()
-
-    @classmethod
-    def combined(cls, calls: Sequence[Any], norms: Sequence[Tensor], *, rounding_margin: bool) -> Tensor:
-        products, traces = (torch.stack([getattr(one, name) for one in calls]) for name in ("products", "traces"))
-        device, terms = products.device, [one.term for one in calls]
-
-        def constants(pick: Callable[[_Term], float]) -> Tensor:
-            return column(map(pick, terms), device)
-
-        a, d = traces.unbind(2)  # |a|^2 and |d|^2
-        a = torch.addcmul(constants(lambda t: t.left[1]), a, constants(lambda t: t.left[0]))
-        d = torch.addcmul(constants(lambda t: t.right[1]), d, constants(lambda t: t.right[0]))
-        of_left, of_right = products[:, :, ::3].sqrt().unbind(2)
-        both = a * d
-        term = torch.addcmul(constants(lambda t: t.vanished), both, constants(lambda t: t.both))
-        hidden = constants(lambda t: t.hidden)
-        term.addcmul_(torch.addcmul(hidden, of_right, constants(lambda t: t.left[2])), a)
-        term.addcmul_(torch.addcmul(hidden, of_left, constants(lambda t: t.right[2])), d)
-        squares = products[:, :, 1].clamp(min=0.0)
-        loose = term > (squares * constants(lambda t: t.loose)).clamp_(min=TINY)
-        bounds = squares + term if rounding_margin else squares
-        if bool(loose.any()):
-            for one, mask, row in zip(calls, loose, bounds, strict=True):
-                if mask.any():
-                    row[mask] = totals([[HeldSquares((one.again(mask),))]], rounding_margin=rounding_margin)[0]
-        if not rounding_margin:
-            return bounds
-        return with_radius(bounds, both.sqrt_(), constants(lambda t: t.radius), constants(lambda t: t.largest))
-
-
-def squares_of_grams(of_a: Gram, of_d: Gram, again: Callable[[Tensor], RowNorms], *, roundings: int) -> GramSquares:
-    """Return squared norms from the Gram matrices of inputs and output gradients.
+    What their cancellation can hide is added. Entry (t, s) of L is off by at most :math:`\gamma |a_t| |a_s|` and is
+    multiplied by R's entry as computed: the term is :math:`\gamma |a|^2 \lVert R \rVert_F`, and the same with a and d
+    exchanged. Rows whose term exceeds ``LOOSE`` of the square, canaries among them, are computed again.
 
     Args:
         of_a: Of inputs.
         of_d: Of output gradients at the same positions.
-        again: As in :class:`GramSquares`.
+        again: Mask of loose rows, (rows,) -> the norms of their gradients, in float64 and without cancellation.
         roundings: As in :func:`radius`.
     """
     left, right = of_a.products, of_d.products
     positions, dtype = left.shape[1], left.dtype
     height = max(1, (PAIRS if left.device.type == "cpu" else HELD) // max(1, positions**2))
-    found: Any = [_inner_products(*pair) for pair in zip(left.split(height), right.split(height), strict=True)]
-    products, traces = (torch.cat(parts) if len(parts) > 1 else parts[0] for parts in zip(*found, strict=True))
-    return GramSquares(products, traces, again, _term(of_a, of_d, positions, dtype, roundings))
+    parts = [_inner_products(*pair) for pair in zip(left.split(height), right.split(height), strict=True)]
+    given = parts[0] if len(parts) == 1 else (torch.cat([part[k] for part in parts]) for k in (0, 1))
+    constants = _term_constants(of_a, of_d, positions, dtype)
+    bounds = radius(positions, dtype, roundings=roundings), _largest_reach(dtype)
+    return Squares((), _from_grams, (*constants, *bounds), (*given, again))
+
+
+def _from_grams(calls: Sequence[Squares], norms: Sequence[Tensor], rounding_margin: bool) -> Tensor:
+    products, traces = (torch.stack([one.given[k] for one in calls]) for k in (0, 1))
+    constants = columns([one.constants for one in calls], products.device)
+    of_a, of_d, both, vanished, hidden, share, radii, largest = *(constants[:3], constants[3:6]), *constants[6:]
+    a, d = (torch.addcmul(o[1], trace, o[0]) for o, trace in zip((of_a, of_d), traces.unbind(2), strict=True))
+    left, right = products[:, :, ::3].sqrt().unbind(2)  # Frobenius norms
+    reach = a * d
+    term = torch.addcmul(vanished, reach, both)
+    term.addcmul_(torch.addcmul(hidden, right, of_a[2]), a).addcmul_(torch.addcmul(hidden, left, of_d[2]), d)
+    squares = products[:, :, 1].clamp(min=0.0)
+    loose = term > (squares * share).clamp_(min=TINY)
+    bounds = squares + term if rounding_margin else squares
+    if bool(loose.any()):
+        for one, mask, row in zip(calls, loose, bounds, strict=True):
+            if mask.any():
+                row[mask] = totals([[of_norms(one.given[2](mask))]], rounding_margin=rounding_margin)[0]
+    return _with_radius(bounds, reach.sqrt_(), radii, largest) if rounding_margin else bounds
 
 
 def _inner_products(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
@@ -264,24 +218,23 @@ def _inner_products(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     return (flat @ flat.mT).flatten(1), pair.diagonal(dim1=2, dim2=3).sum(dim=2)
 
 
-def _term(of_a: Gram, of_d: Gram, positions: int, dtype: torch.dtype, roundings: int) -> _Term:
+def _term_constants(of_a: Gram, of_d: Gram, positions: int, dtype: torch.dtype) -> tuple[float, ...]:
+    """Return the constants of a rounding term, in the order of the derivation's list.
+
+    For a, and then for d: the factor of the trace, and what is added to it; gamma of the products. Then the factor of
+    both errors; products of two entries that vanish; entries whose squares do; the share of the square that is loose.
+    """
     tiny, pairs = torch.finfo(dtype).tiny, positions**2
     wide = 1 + (pairs + 8) * UNIT  # sums of so many products in float64, and their root
     added = 3 + 2 * pairs * UNIT / unit(dtype)  # roundings of products of two entries, and of their sum
 
-    def of_one(gram: Gram, terms: float) -> tuple[float, float, float]:
-        return wide * (1 + 2 * gamma(gram.terms, dtype)), positions * gram.width * tiny, wide * gamma(terms, dtype)
+    def of_one(gram: Gram, more: float) -> tuple[float, float, float]:
+        factor = wide * (1 + 2 * gamma(gram.terms, dtype))
+        return factor, positions * gram.width * tiny, wide * gamma(gram.terms + more, dtype)
 
-    return _Term(
-        left=of_one(of_a, of_a.terms + added),
-        right=of_one(of_d, of_d.terms + 4),
-        both=wide * gamma(of_a.terms, dtype) * gamma(of_d.terms, dtype),
-        vanished=pairs * tiny,
-        hidden=positions * 2.0**-511,
-        loose=min(LOOSE, 2**28 * unit(dtype)),
-        radius=radius(positions, dtype, roundings=roundings),
-        largest=_largest_reach(dtype),
-    )
+    both = wide * gamma(of_a.terms, dtype) * gamma(of_d.terms, dtype)
+    loose = min(LOOSE, 2**28 * unit(dtype))
+    return *of_one(of_a, added), *of_one(of_d, 4), both, pairs * tiny, positions * 2.0**-511, loose
 
 
 def gram_of(rows: Tensor) -> Gram:
@@ -306,7 +259,7 @@ def gram_serves(parts: Sequence[Factors | None], shape: torch.Size) -> bool:
     return len(factored) == len(parts) and gram_is_cheaper(sum(part.right.shape[1] for part in factored), *shape)
 
 
-def squares_of_factors(parts: Sequence[Factors], again: Callable[[Tensor], RowNorms]) -> GramSquares:
+def squares_of_factors(parts: Sequence[Factors], again: Callable[[Tensor], RowNorms]) -> Squares:
     """Return the squared norms of the gradients that the parts add up to.
 
     Args:

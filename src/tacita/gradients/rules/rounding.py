@@ -6,10 +6,8 @@ operations on tensors (calls, rows), whatever the number of layers.
 """
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cache, lru_cache
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -38,13 +36,13 @@ class RowNorms(NamedTuple):
 
     Attributes:
         values: Shape (rows,).
-        factor: The exact square is at most ``factor`` times the square of the value,
+        root: The exact square is at most that of ``root`` times the value,
         added: and this more.
         limit: Such a square counts as infinite.
     """
 
     values: Tensor
-    factor: float
+    root: float
     added: float
     limit: float
 
@@ -69,57 +67,49 @@ def measure(rows: Tensor) -> RowNorms:
     flat = rows.reshape(count, length)
     wider = torch.float64 if length > LONGEST_ROW else None
     values = torch.linalg.vector_norm(flat, dim=1, dtype=wider)
-    margin = 1 + gamma(terms + (0 if wider and dtype != wider else length), dtype)
+    root = math.sqrt(1 + gamma(terms + (0 if wider and dtype != wider else length), dtype))
     limit = math.inf if dtype == torch.float64 else LARGEST_SQUARE
-    return RowNorms(values, margin, vanished * torch.finfo(dtype).tiny, limit)
+    return RowNorms(values, root * (1 + 2.0**-48), vanished * torch.finfo(dtype).tiny, limit)
 
 
-class Squares(ABC):
+class Squares(NamedTuple):
     """The squared norms of one gradient in each row, until margins are added.
 
     Attributes:
-        norms: What they follow from; each class has a number of its own.
+        norms: What they follow from.
+        combine: ``(calls, norms, rounding_margin) -> (calls, rows)``, float64: the squares of several calls that have
+            this function, from bounds of the squares of each of ``norms``, (calls, rows).
+        constants: What it reads of a call,
+        given: and its tensors and functions.
     """
 
     norms: tuple[RowNorms, ...]
-
-    @classmethod
-    @abstractmethod
-    def combined(cls, calls: Sequence[Any], norms: Sequence[Tensor], *, rounding_margin: bool) -> Tensor:
-        """Return the squares of several calls, (calls, rows), float64.
-
-        Args:
-            calls: Objects of this class.
-            norms: For each of :attr:`norms`, bounds of the squares of all calls, (calls, rows).
-            rounding_margin: Whether they are to be upper bounds.
-        """
+    combine: Callable[[Sequence["Squares"], Sequence[Tensor], bool], Tensor]
+    constants: tuple[float, ...] = ()
+    given: tuple[Any, ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
-class HeldSquares(Squares):
-    """Squares of a gradient that was measured itself."""
-
-    norms: tuple[RowNorms]
-
-    @classmethod
-    def combined(cls, calls: Sequence[Any], norms: Sequence[Tensor], *, rounding_margin: bool) -> Tensor:
-        return norms[0]
-
-
-@dataclass(frozen=True, eq=False)
-class OuterSquares(Squares):
-    """Squares of an outer product: the product of both factors' squares."""
-
-    norms: tuple[RowNorms, RowNorms]
-
-    @classmethod
-    def combined(cls, calls: Sequence[Any], norms: Sequence[Tensor], *, rounding_margin: bool) -> Tensor:
-        return norms[0] * norms[1]
-
-
-def held(rows: Tensor) -> HeldSquares:
+def held(rows: Tensor) -> Squares:
     """Return the squares of gradients that are held, (rows, *param)."""
-    return HeldSquares((measure(rows),))
+    return of_norms(measure(rows))
+
+
+def of_norms(norms: RowNorms) -> Squares:
+    """Return the squares of norms that were measured."""
+    return Squares((norms,), _unchanged)
+
+
+def of_products(left: RowNorms, right: RowNorms) -> Squares:
+    """Return the squares of outer products: the products of both factors' squares."""
+    return Squares((left, right), _multiplied)
+
+
+def _unchanged(calls: Sequence[Squares], norms: Sequence[Tensor], rounding_margin: bool) -> Tensor:
+    return norms[0]
+
+
+def _multiplied(calls: Sequence[Squares], norms: Sequence[Tensor], rounding_margin: bool) -> Tensor:
+    return norms[0] * norms[1]
 
 
 def totals(groups: Sequence[Sequence[Squares | Tensor]], *, rounding_margin: bool = True) -> list[Tensor]:
@@ -129,24 +119,22 @@ def totals(groups: Sequence[Sequence[Squares | Tensor]], *, rounding_margin: boo
         groups: At least one of squares each; a tensor (rows,) is taken as it is.
         rounding_margin: Off to compare computations.
     """
-    kinds: dict[type, list[int]] = {}
     parts: list[Any] = [part for group in groups for part in group]
+    kinds: dict[Any, list[int]] = {}
     for k, part in enumerate(parts):
-        kinds.setdefault(Tensor if isinstance(part, Tensor) else type(part), []).append(k)
-    calls = {kind: [parts[k] for k in places] for kind, places in kinds.items() if kind is not Tensor}
-    columns = [[*zip(*(one.norms for one in some), strict=True)] for some in calls.values()]
-    norms = [one for of_kind in columns for column in of_kind for one in column]
-    bounds = iter(
-        _bounds(norms, rounding_margin).split([len(c) for of_kind in columns for c in of_kind]) if norms else ()
-    )
-    found: list[Tensor] = []
-    for (kind, some), of_kind in zip(calls.items(), columns, strict=True):
-        found.append(kind.combined(some, [next(bounds) for _ in of_kind], rounding_margin=rounding_margin))
-    found += [parts[k].unsqueeze(0) for k in kinds.get(Tensor, ())]
+        kinds.setdefault(getattr(part, "combine", None), []).append(k)
+    calls = {combine: [parts[k] for k in places] for combine, places in kinds.items()}
+    columns = {kind: [*zip(*(one.norms for one in some), strict=True)] for kind, some in calls.items() if kind}
+    listed = [column for of_kind in columns.values() for column in of_kind]
+    bounds = iter(_bounds(listed, rounding_margin) if listed else ())
+    found = []
+    for combine, some in calls.items():
+        norms = [next(bounds) for _ in columns.get(combine, ())]
+        found.append(combine(some, norms, rounding_margin) if combine else torch.stack(some))
     joined = torch.cat(found) if len(found) > 1 else found[0]
     if len(groups) == 1:
         return [joined.sum(dim=0) if len(joined) > 1 else joined[0]]
-    rows = dict(zip((k for kind in [*calls, Tensor] for k in kinds.get(kind, ())), joined.unbind(0), strict=True))
+    rows = dict(zip([k for places in kinds.values() for k in places], joined.unbind(0), strict=True))
     at = iter(range(len(parts)))
     chosen = [[rows[next(at)] for _ in group] for group in groups]
     return [torch.stack(some).sum(dim=0) if len(some) > 1 else some[0] for some in chosen]
@@ -163,34 +151,27 @@ def add_radius(squares: Tensor, radius: Tensor) -> Tensor:
     return squares.sqrt().add_(radius).square_()
 
 
-def column(values: Iterable[float], device: torch.device) -> Tensor:
-    """Return one constant a call, (calls, 1), float64, made once and kept on the device. Nobody may write it."""
-    return _column(tuple(values), device)
+def columns(calls: Iterable[tuple[float, ...]], device: torch.device) -> tuple[Tensor, ...]:
+    """Return each constant of several calls as (calls, 1), float64, made once and kept there. Nobody may write it."""
+    return _columns(tuple(calls), device)
 
 
 @lru_cache(maxsize=1024)
-def _column(values: tuple[float, ...], device: torch.device) -> Tensor:
+def _columns(calls: tuple[tuple[float, ...], ...], device: torch.device) -> tuple[Tensor, ...]:
     with torch.inference_mode(mode=False):
-        return torch.tensor(values, dtype=torch.float64, device=device).unsqueeze(1)
+        return torch.tensor(calls, dtype=torch.float64, device=device).T.unsqueeze(-1).unbind(0)
 
 
-def _bounds(norms: Sequence[RowNorms], rounding_margin: bool) -> Tensor:
-    """Return upper bounds of the squares, (norms, rows), float64."""
-    values = norms[0].values.unsqueeze(0)
-    if len(norms) > 1:
-        values = torch.cat([one.values for one in norms]).view(len(norms), -1)
-    if not rounding_margin:
-        return values.double().square()
-    device = values.device
-    roots = values * column([_root(one.factor) for one in norms], device)
-    squares = torch.addcmul(column([one.added for one in norms], device), roots, roots)
-    limits = {one.limit for one in norms}
-    if limits == {math.inf}:
-        return squares
-    limit = limits.pop() if len(limits) == 1 else column([one.limit for one in norms], device)
-    return squares.masked_fill_(squares >= limit, torch.inf)
-
-
-@cache
-def _root(factor: float) -> float:
-    return math.sqrt(factor) * (1 + 2.0**-48)  # and what float64 rounds
+def _bounds(listed: Sequence[Sequence[RowNorms]], rounding_margin: bool) -> Sequence[Tensor]:
+    """Return upper bounds of the squares, (norms, rows), float64, for each of several lists of norms."""
+    norms = [one for some in listed for one in some]
+    values = torch.cat([one.values for one in norms]) if len(norms) > 1 else norms[0].values
+    values = values.view(len(norms), -1)
+    if rounding_margin:
+        roots, added, limits = columns([one[1:] for one in norms], values.device)
+        values = values * roots
+        squares = torch.addcmul(added, values, values)
+        squares.masked_fill_(squares >= limits, torch.inf)
+    else:
+        squares = values.double().square()
+    return squares.split([len(some) for some in listed])

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients.rules.rounding import Squares, held, totals, unit
+from tacita.gradients.rules.rounding import Squares, gamma, held, totals, unit
 from tacita.gradients.weighted_sums import to_exact
 
 Parameters = Mapping[str, "Tensor | None"]
@@ -195,13 +195,19 @@ class LayerRule(ABC):
         return [self.sums(use, one) for one in weights]
 
     def radius(self, use: LayerUse) -> dict[str, Tensor]:
-        """Bound the difference of :meth:`sums` from :meth:`grads`, in norm, for a row of weight 1: (rows,), float64.
+        r"""Bound the difference of :meth:`sums` from :meth:`grads`, in norm, for a row of weight 1: (rows,), float64.
 
         The engine asks where several uses meet in one parameter: their gradients may cancel, while the roundings of
-        each use remain. The default serves a gradient that is held, weighted and added: a few units of its norm.
+        each use remain. For a rule that knows its :meth:`reach` it is :math:`2 \gamma_{T + 4}` times that, and for a
+        gradient that is held, weighted and added a few units of its norm.
         """
-        use.kept.update({n: g for n, g in self.grads(use).items() if n not in use.kept})
-        return {n: squared_norm_of(use.kept[n]).sqrt_() * (8 * unit(use.kept[n].dtype)) for n in use.names}
+        reach = {} if type(self).reach is LayerRule.reach else self.reach(use)
+        twice = 2 * gamma(self.positions(use) + 4, use.grad.dtype)
+        rest = [n for n in use.names if n not in reach]
+        if any(n not in use.kept for n in rest):
+            use.kept.update({n: g for n, g in self.grads(use).items() if n not in use.kept})
+        found = {n: squared_norm_of(use.kept[n]).sqrt_() * (8 * unit(use.kept[n].dtype)) for n in rest}
+        return found | {n: one * twice for n, one in reach.items()}
 
     def positions(self, use: LayerUse) -> int:
         """Return how many products of one sample :meth:`sums` adds up per coordinate of a gradient that is not kept."""

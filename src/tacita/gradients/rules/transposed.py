@@ -48,9 +48,6 @@ class TransposedRule(LayerRule):
     def sums(self, use: LayerUse, weights: RowWeights) -> dict[str, Tensor]:
         return self.plain.sums(use, weights)
 
-    def radius(self, use: LayerUse) -> dict[str, Tensor]:
-        return self.plain.radius(use)
-
     def positions(self, use: LayerUse) -> int:
         return self.plain.positions(use)
 
