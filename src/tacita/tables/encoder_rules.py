@@ -80,7 +80,7 @@ def make_additive_encoder(schema: Schema, survey: Survey, *, columns: Sequence[s
             pieces.append(CategoryPiece(column=facts.column, values=values, indicator=True))
         elif facts.kind == "number":
             date_format = spec.format if isinstance(spec, DateSpec) else None
-            edges = tuple(sorted({*_bin_edges(facts), *([] if monotone is None else [0.0])}))
+            edges = _bin_edges(facts) if monotone is None else tuple(sorted({*_bin_edges(facts), 0.0}))
             pieces.append(BinsPiece(column=facts.column, edges=edges, date_format=date_format, monotone=monotone))
     return _encoder(schema, survey, names, pieces)
 
