@@ -204,10 +204,8 @@ def area_under_curve(
 def _within(negative: np.ndarray, positive: np.ndarray, edges: np.ndarray) -> np.ndarray:
     """Return by how much the area within each bin is taken to be above a half."""
     ends = np.concatenate([[edges[0] - OUTER_BIN], edges, [edges[-1] + OUTER_BIN]])
-    centres, laws = (
-        (ends[1:] + ends[:-1]) / 2,
-        [np.maximum(n, 0.0) / np.maximum(n, 0.0).sum() for n in (negative, positive)],
-    )
+    centres = (ends[1:] + ends[:-1]) / 2
+    laws = [np.maximum(counts, 0.0) / np.maximum(counts, 0.0).sum() for counts in (negative, positive)]
     means = [float(law @ centres) for law in laws]
     variance = sum(float(law @ (centres - mean) ** 2) for law, mean in zip(laws, means, strict=True)) / 2
     slope = max(means[1] - means[0], 0.0) / max(variance, 1e-3)
