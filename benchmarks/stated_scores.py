@@ -102,9 +102,9 @@ def run_of(lines: Lines, case: Case, run: int) -> dict[str, tuple[Any, float]]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "table.csv"
         write_csv(path, head, [population[i] for i in some])
-        more = {"queries": 40} | more
+        asked: dict[str, Any] = {"queries": 40} | more
         settings = TableSettings(
-            data=str(path), target=target, epsilon=epsilon, delta=1e-5, output=f"{folder}/run", **more
+            data=str(path), target=target, epsilon=epsilon, delta=1e-5, output=f"{folder}/run", **asked
         )
         stated = train_table(settings).fields["holdout_score"]
         model = tacita.load(f"{folder}/run")
