@@ -171,8 +171,8 @@ def labels(table: Table, schema: Schema) -> Iterator[Finding]:
     if twins := _twins(counts):
         yield Finding(
             target.column,
-            "rows have a label that differs from a more frequent one in case or spaces alone, and so is another class: "
-            "write both alike",
+            "rows have a label that differs from a more frequent one in case alone, and so is another class: write "
+            "both alike",
             sum(counts[text] for text in twins),
             tuple(map(repr, twins[:3])),
         )
@@ -193,22 +193,22 @@ def labels(table: Table, schema: Schema) -> Iterator[Finding]:
         too_few = (
             ""
             if target.classes is not None or counts[rarest] >= OFTEN
-            else (". Too few to be bought: such rows contribute nothing unless the classes are declared (--classes)")
+            else (", and too few to be bought: they contribute nothing unless the classes are declared (--classes)")
         )
         yield Finding(
             target.column,
-            "rows are of the rarest class: imbalanced. Always guessing the largest class is right in "
-            f"{most / rows:.0%} of the rows, so compare the accuracy with that, and look at a measure by class{too_few}",
+            f"rows are of the rarest class: imbalanced{too_few}. Always guessing the largest class is right in "
+            f"{most / rows:.0%} of the rows, so compare the accuracy with that, and look at a measure by class",
             counts[rarest],
             (repr(rarest),),
         )
 
 
 def _twins(counts: dict[str, int]) -> list[str]:
-    """Return the texts that are others in another case or with other spaces, but for the most frequent of each kind."""
+    """Return the texts that are others in another case, but for the most frequent of each kind."""
     kinds: dict[str, list[str]] = {}
     for text in sorted(counts, key=lambda text: (-counts[text], text)):
-        kinds.setdefault(" ".join(text.casefold().split()), []).append(text)
+        kinds.setdefault(text.casefold(), []).append(text)
     return sorted(text for alike in kinds.values() for text in alike[1:])
 
 
