@@ -24,6 +24,7 @@ GROUND = {
     "_domains",
     "_tree",
     "_box_muller",
+    "_normals",
     "_near_names",
     "_extras",
     "_named_model",
@@ -53,7 +54,7 @@ FLOORS = (
     {"__main__"},
 )
 LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
-MOST_LINES, MOST_FILES = 12_965, 128  # that importing an oracle and its statement may bring
+MOST_LINES, MOST_FILES = 13_029, 130  # that importing an oracle and its statement may bring
 FACE = ""  # tacita/__init__.py re-exports every room: it is for users, above all of them
 
 
@@ -121,7 +122,7 @@ def test_one_oracle_and_its_statement_bring_no_more_than_they_do():
     files = run_path(str(ROOT / "benchmarks" / "house.py"))["brought"]()  # Opacus installs a package "benchmarks"
     lines = sum(len(one.code) for one in files)
     print(f"ClippedGradientOracle and statement bring {lines:,} lines of code in {len(files)} files")
-    assert lines <= MOST_LINES
+    assert lines <= MOST_LINES, "load what is new where it is used, or say in MOST_LINES that the core has grown"
     assert len(files) <= MOST_FILES
     rooms = {room_of(dotted(one.path)) for one in files}
     assert not rooms & (
