@@ -49,7 +49,7 @@ def capped_sums(engine: ProgramEngine, rule: Rule, groups: Groups, caps: Mapping
     Raises:
         UnsupportedModuleError: A parameter meets more than 2^16 positions of a record, or has more than 8 uses.
     """
-    norms, totals = [engine._no_norms(groups, 0)], None
+    norms, totals = list[Tensor](), None
     for one in engine.chunks():
         with engine._seeded(one):
             parts, found = _chunk_sums(engine, one, rule, groups, caps)
@@ -57,8 +57,8 @@ def capped_sums(engine: ProgramEngine, rule: Rule, groups: Groups, caps: Mapping
         totals = parts if totals is None else [_added(*pair) for pair in zip(totals, parts, strict=True)]
     if totals is None:
         zeros = {name: zero.double() for name, zero in engine._zeros(groups).items()}
-        totals = [dict(zeros) for _ in weight_arrays(rule, norms[0])]
-    return Sums(values=tuple(engine.over_ranks(totals)), norms=torch.cat(norms))
+        totals = [dict(zeros) for _ in weight_arrays(rule, engine._no_norms(groups))]
+    return Sums(values=tuple(engine.over_ranks(totals)), norms=engine._joined(norms, groups))
 
 
 def _chunk_sums(
