@@ -9,7 +9,7 @@ again. Neither rounding may carry the contribution past C.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -107,7 +107,7 @@ def _bounds(
     return lowered, torch.where(near.double() > limit, torch.nextafter(near, torch.zeros_like(near)), near)
 
 
-@cache
+@lru_cache(maxsize=64)  # a threshold may be another one in each query
 def _bounds_of_number(
     threshold: float, exact: torch.dtype, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor]:
