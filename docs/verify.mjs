@@ -478,7 +478,7 @@ function verifyRun(folder, key) {
   const mine = signatures.filter((one) => one.key === key);
   need(key === undefined || mine.length, "not signed with the given key");
   for (const { signer, date } of mine) console.log(`signed with the given key: ${signer}, ${date}`);
-  if (key === undefined) console.log(`${signatures.length} signatures hold; no key was given, so that nobody vouches for them`);
+  if (key === undefined) console.log(`${signatures.length === 1 ? "1 signature holds" : `${signatures.length} signatures hold`}; no key was given, so that nobody vouches for them`);
 }
 
 export function main([path, keyPath, ...more]) {
