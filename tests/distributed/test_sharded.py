@@ -79,12 +79,16 @@ OPTIMIZERS = {
 }
 
 
+def full(tensor):
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach()
+
+
 def flat(gradient):
-    return torch.cat([gradient[name].flatten() for name in sorted(gradient)])
+    return torch.cat([full(gradient[name]).flatten() for name in sorted(gradient)])
 
 
 def whole(model):
-    return {name: (p.full_tensor() if isinstance(p, DTensor) else p).detach() for name, p in model.named_parameters()}
+    return {name: full(p) for name, p in model.named_parameters()}
 
 
 def trained(oracle, optimizer="momentum", public=False):

@@ -30,6 +30,8 @@ class Chunk:
         number: Position of the chunk in its batch, from 0; seeds the model's own randomness.
         lent: The tensors may share the memory of the data set, so nobody may write them.
         labels: A stable label of each row, (size,), int64; ``None`` if the engine was given all labels.
+        absent: The only row is made up, has no label and stands in no sum: this rank computes along with another one.
+            Such chunks come last.
     """
 
     batch: Any
@@ -37,6 +39,11 @@ class Chunk:
     number: int
     lent: bool = False
     labels: Tensor | None = None
+    absent: bool = False
+
+    def rule(self, given: Rule) -> Rule:
+        """Return the rule ``given``; of an absent row it gives zeros, of the same arrays."""
+        return (lambda norms: tuple(map(torch.zeros_like, weight_arrays(given, norms)))) if self.absent else given
 
 
 class ChunkedEngine(Engine):
@@ -93,8 +100,8 @@ class ChunkedEngine(Engine):
         values: list[dict[str, Tensor]] = []
         for chunk in self.chunks():
             with self._seeded(chunk):
-                sums, chunk_norms = self._chunk_sums(chunk, rule, groups)
-            if kept:
+                sums, chunk_norms = self._chunk_sums(chunk, chunk.rule(rule), groups)
+            if kept:  # the norm of an absent row falls off the end
                 norms[place : place + chunk.size] = chunk_norms.detach()
                 place += chunk.size
             parts = [{name: part.detach() for name, part in one.items()} for one in sums]
@@ -120,7 +127,8 @@ class ChunkedEngine(Engine):
             with self._seeded(chunk):  # not held across the yield
                 grads = {name: g.detach() for name, g in self._chunk_grads(chunk).items()}
             assert chunk.labels is not None
-            yield chunk.labels, grads
+            if not chunk.absent:
+                yield chunk.labels, grads
 
     def chunks(self) -> Iterator[Chunk]:
         """Yield the chunks of the batch, each with the labels of its rows."""
@@ -154,7 +162,11 @@ class ChunkedEngine(Engine):
 
     def _zeros(self, groups: Groups) -> dict[str, Tensor]:
         grouped = {name for names in groups.values() for name in names}
-        return {name: zeros_for(p) for name, p in self.params.items() if name in grouped}
+        return {name: self.reduced(name, zeros_for(p)) for name, p in self.params.items() if name in grouped}
+
+    def reduced(self, name: str, total: Tensor) -> Tensor:
+        """Return what this rank keeps of a chunk's sum for one parameter."""
+        return self.ranks.reduced(name, total, self.params[name])
 
     @contextmanager
     def _seeded(self, chunk: Chunk) -> Iterator[None]:

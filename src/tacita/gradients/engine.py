@@ -152,14 +152,6 @@ class GradientSource(ABC):
                 augmentation. ``None``: the model draws from torch's generator, the data set from the system's entropy.
         """
 
-    @contextmanager
-    def whole(self, params: Mapping[str, Tensor]) -> Iterator[Mapping[str, Tensor]]:
-        """Give the point as :meth:`engine` takes it: whole tensors, where ``params`` are spread over several ranks.
-
-        An engine is made and used in the block. With a process group all ranks enter it together.
-        """
-        yield params
-
     @property
     def conditions(self) -> tuple[str, ...]:
         """Conditions of the guarantee that nobody enforces: the statement prints each, and then no epsilon."""

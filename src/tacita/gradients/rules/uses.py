@@ -7,7 +7,8 @@ https://arxiv.org/abs/2110.05679. Differs from them in three points: norms are u
 a parameter is counted in the graph before any number leaves.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -78,12 +79,15 @@ class Uses:
             columns.append(round_up(sum(parts[1:], parts[0]).sqrt(), len(parts)))
         return torch.stack(columns, dim=-1)
 
-    def sums(self, arrays: Sequence[Sequence[RowWeights]], groups: Groups) -> list[dict[str, Tensor]]:
+    def sums(
+        self, arrays: Sequence[Sequence[RowWeights]], groups: Groups, reduced: Callable[[str, Tensor], Tensor]
+    ) -> list[dict[str, Tensor]]:
         """Return the weighted sums for each weight array, by parameter. Afterwards the uses are gone.
 
         Args:
             arrays: For each weight array, the row weights of each group.
             groups: The groups.
+            reduced: What is kept of a parameter's sum, by its name, as soon as all its uses are in the sum.
         """
         columns = zip(*arrays, strict=True)
         totals: list[dict[str, Tensor]] = [{} for _ in arrays]
@@ -91,6 +95,7 @@ class Uses:
         for k, (column, names) in enumerate(zip(columns, groups.values(), strict=True)):
             chosen, last = set(names), k == len(groups) - 1
             waiting = self.found if last else [*self.found]
+            left = Counter(name for named in waiting for name in named.parameters.values())
             while waiting:
                 named = waiting.pop(0)  # forgotten once it has served the last group: the next use takes its memory
                 mine = {local: name for local, name in named.parameters.items() if name in chosen}
@@ -100,8 +105,13 @@ class Uses:
                 for total, part in zip(totals, found, strict=True):
                     for local, name in mine.items():
                         total[name] = total[name] + part[local] if name in total else part[local]
+                found = part = None
+                left.subtract(mine.values())
+                for name in (name for name in mine.values() if not left[name]):
+                    for total in totals:
+                        total[name] = reduced(name, total[name])
         unused = [name for names in groups.values() for name in names if name not in totals[0]]
-        return [total | {name: zeros_for(self._params[name]) for name in unused} for total in totals]
+        return [total | {name: reduced(name, zeros_for(self._params[name])) for name in unused} for total in totals]
 
     def copy(self) -> "Uses":
         """Return the same uses once more: :meth:`sums` uses them up."""
