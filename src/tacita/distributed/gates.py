@@ -94,7 +94,7 @@ class LeaderDraws:
         plan = self._draws.planned(query, params)
         head = {"query": plan.query, "seed": f"{plan.seed:x}"}
         rows = np.ascontiguousarray(plan.rows, np.int64).tobytes()
-        own = point_digest(self._source, params)
+        own = point_digest(self._ranks, self._source, params)
         self._ranks.broadcast(f"query of {self._session}", head, rows, what="model", own=own)
         return plan
 
@@ -166,7 +166,7 @@ class WorkerGate:
 
     def planned(self, last: int, params: Mapping[str, Tensor]) -> Plan:
         """Return rank 0's plan of the next query, which must be asked at the same point ``params``."""
-        own = point_digest(self._source, params)
+        own = point_digest(self._ranks, self._source, params)
         head, rows = self._ranks.broadcast(f"query of {self.session_id}", None, what="model", own=own)
         self._query = head["query"]
         return Plan(self._query, np.frombuffer(bytearray(rows), np.int64), int(head["seed"], 16))
@@ -215,8 +215,13 @@ class WorkerGate:
         self.position, self.state = head["position"], from_bytes(data)
 
 
-def point_digest(source: GradientSource, params: Mapping[str, Tensor]) -> bytes:
-    """Return a digest of the point and of the model's buffers, which must be the same on every rank."""
+def point_digest(ranks: Ranks, source: GradientSource, params: Mapping[str, Tensor]) -> bytes:
+    """Return a digest of the point and of the model's buffers, which must be the same on every rank.
+
+    Shards, of which each rank has others, enter by what they are shards of.
+    """
+    if source.model is not None:
+        ranks.check_model(source.model)
     buffers = () if source.model is None else source.model.named_buffers()
     shards = [(name, p) for name, p in params.items() if is_dtensor(p)]
     own = tensors_digest([*((name, p) for name, p in params.items() if not is_dtensor(p)), *buffers])

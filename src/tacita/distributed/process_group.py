@@ -113,6 +113,9 @@ class Ranks(Processes):
         self._amid = False
         return found
 
+    def check_model(self, model: Any) -> None:
+        """Raise unless the model can be asked for a query on these ranks now."""
+
     def collect(self, step: str, own: Tensor) -> Tensor:
         """Return the ``own`` of all ranks, (rank, *own), int64; each has the same shape on all of them."""
         self._exchange(step, own=repr(own.shape).encode(), what="shards")

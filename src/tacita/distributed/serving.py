@@ -100,7 +100,7 @@ class ShardingRanks(ServingRanks):
     _names: frozenset[str] = frozenset()
 
     def plain(self, model: nn.Module) -> AbstractContextManager[Any]:
-        self._check(model)
+        self.check_model(model)
         return plain(model)
 
     def build(self, model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any) -> Program:
@@ -134,11 +134,10 @@ class ShardingRanks(ServingRanks):
         found = super().add_up([{name: x for name, x in one.items() if not is_dtensor(x)} for one in values])
         return [{name: summed.get(name, x) for name, x in one.items()} for one, summed in zip(values, found, strict=True)]
 
-    def _check(self, model: nn.Module) -> None:
-        """Check the shards once, and later that they are still the same ones."""
+    def check_model(self, model: nn.Module) -> None:
         if not self._names:
             check_shards(model, self)
-            self._names = frozenset(shard_names(model))
+            self._names = shard_names(model)
         elif shard_names(model) != self._names:
             raise UnsupportedModuleError(
                 "FSDP holds parameters whole that were shards: a forward pass outside of the oracle has not ended. "
@@ -178,7 +177,7 @@ def check_alike(ranks: Ranks, settings: Mapping[str, Any], plan: SessionPlan) ->
     text = re.sub(r" at 0x[0-9a-fA-F]+", "", text)  # the address of an object is no setting
     ranks.check_equal("settings", text.encode())
     point = {} if source.model is None else dict(source.model.named_parameters())
-    ranks.check_equal("model", point_digest(source, point))
+    ranks.check_equal("model", point_digest(ranks, source, point))
     head, _ = ranks.broadcast("records", {"seed": fresh_seed()} if ranks.leads else None)
     chosen = b"" if rows is None else np.asarray(rows).tobytes()
     records = _records_digest(source, head["seed"]) if isinstance(source, NetworkSource) else b""

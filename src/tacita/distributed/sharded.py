@@ -85,9 +85,17 @@ def plain(model: nn.Module) -> Iterator[None]:
                 hooks.update(all_hooks)
 
 
-def shard_names(model: nn.Module) -> set[str]:
-    """Return the names of the parameters that are shards at present."""
-    return {name for name, p in model.named_parameters() if is_dtensor(p)}
+def shard_names(model: nn.Module) -> frozenset[str]:
+    """Return the names of the parameters that are shards at present.
+
+    Raises:
+        UnsupportedModuleError: One of them has a hook.
+    """
+    shards = {name: p for name, p in model.named_parameters() if is_dtensor(p)}
+    for name, p in shards.items():
+        if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None):
+            raise UnsupportedModuleError(f"{name!r} has a hook, which no private gradient calls: remove it.")
+    return frozenset(shards)
 
 
 def check_shards(model: nn.Module, ranks: Ranks) -> None:
@@ -135,8 +143,6 @@ def _check_module(name: str, module: nn.Module) -> None:
 def _check_parameter(name: str, parameter: Any, group: list[int], *, managed: bool) -> None:
     from torch.distributed.tensor import Replicate, Shard
 
-    if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
-        raise UnsupportedModuleError(f"{name!r} has a hook, which no private gradient calls: remove it.")
     placements, mesh = parameter.placements, parameter.device_mesh
     shards = sum(type(one) is Shard for one in placements)
     if not managed or shards > 1 or any(type(one) not in (Shard, Replicate) for one in placements):
