@@ -15,7 +15,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from tests.slow import LIST, is_slow, left_out, longest_first, times
+from tests.slow import LIST, is_slow, left_out, longest_first, share, times
 
 SEEDED = os.environ.get("TACITA_AUDIT", "") in ("", "0")
 
@@ -42,21 +42,29 @@ if SEEDED:  # whether a disk keeps what was flushed no test can see; waiting for
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add ``--quick``, which leaves out what ``tests/slow.txt`` names."""
+    """Add ``--quick``, which leaves out what ``tests/slow.txt`` names, and ``--share``, which takes some cases."""
     parser.addoption("--quick", action="store_true", help="leave out the tests that tests/slow.txt names")
+    parser.addoption("--share", type=float, metavar="SECONDS", help="so many cases of a test as take no longer")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out slow tests on request; begin with the longest files; refuse names that hold an address.
+    """Leave out slow tests, and cases, on request; begin with the longest files; refuse names that hold an address.
 
     Addresses differ from worker to worker.
     """
+    seconds = times(LIST.read_text(encoding="utf-8").splitlines())
+    kept = [item.nodeid for item in items]
     if config.getoption("quick"):
         slow = left_out()
-        config.hook.pytest_deselected(items=[item for item in items if is_slow(item.nodeid, slow)])
-        items[:] = [item for item in items if not is_slow(item.nodeid, slow)]
+        kept = [nodeid for nodeid in kept if not is_slow(nodeid, slow)]
+    if enough := config.getoption("share"):
+        kept = share(kept, seconds, enough)
+    if len(kept) < len(items):
+        chosen = set(kept)
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in chosen])
+        items[:] = [item for item in items if item.nodeid in chosen]
     if hasattr(config, "workerinput"):  # one of several processes, each of which takes a file at a time
-        order = longest_first([item.nodeid for item in items], times(LIST.read_text(encoding="utf-8").splitlines()))
+        order = longest_first(kept, seconds)
         items.sort(key=lambda item: order[item.nodeid.split("::", maxsplit=1)[0]])
     addresses = [item.nodeid for item in items if " at 0x" in item.nodeid]
     if addresses:

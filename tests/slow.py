@@ -1,5 +1,8 @@
 """Which tests ``make quick`` leaves out: those that take long, unless they alone see a planted bug; and planting.
 
+Of a test whose cases together take more than a few seconds ``make test`` runs every k-th; ``make audit``, and pytest
+for a file, all of them.
+
 ``tests/slow.txt`` names those that take long, a file or a test a line, with the seconds that it took. Of the tests that
 see a planted bug (``tests/planted``) at least one is quick: where all of them take long, the cheapest one *stays*, and
 its line ends with that word. Every substitution is seen so. Of the bugs that are patches, those are whose test costs
@@ -11,6 +14,7 @@ test that is not in the list runs, so a list that is out of date costs only time
 """
 
 import json
+import math
 import resource
 import subprocess
 import sys
@@ -101,6 +105,19 @@ def seconds_of(test: str, seconds: Mapping[str, float]) -> float:
 def cheapest(tests: Sequence[str], seconds: Mapping[str, float]) -> str:
     """Return the test that takes least; of those that do not take long, the first."""
     return min(tests, key=lambda test: seconds_of(test, seconds))
+
+
+def share(nodeids: Sequence[str], seconds: Mapping[str, float], enough: float) -> list[str]:
+    """Return what ``make test`` runs: of a test whose cases together take longer than ``enough``, every k-th case.
+
+    k is the least number with which the test takes no longer. The first case is always among them.
+    """
+    cases: dict[str, list[str]] = defaultdict(list)
+    for nodeid in nodeids:
+        cases[test_of(nodeid)].append(nodeid)
+    kept = ({*some[:: max(1, math.ceil(seconds.get(test, 0) / enough))]} for test, some in cases.items())
+    chosen = set[str]().union(*kept)
+    return [nodeid for nodeid in nodeids if nodeid in chosen]
 
 
 def longest_first(nodeids: Iterable[str], seconds: Mapping[str, float]) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.slow import PLANTING, STAYS, WORTH, cheapest, left_out, listed, longest_first, staying, times
+from tests.slow import PLANTING, STAYS, WORTH, cheapest, left_out, listed, longest_first, share, staying, times
 
 LITTLE, MUCH = 0.9 * WORTH, 10 * WORTH
 
@@ -45,3 +45,17 @@ def test_planting_and_then_the_longest_files_come_first():
     order = longest_first(["a.py::one", "b.py::dear[0]", "b.py::dear[1]", "c.py::all", f"{PLANTING}::any"], seconds)
     assert sorted(order, key=lambda file: order[file]) == [PLANTING, "c.py", "b.py", "a.py"]
     assert order["b.py"] == -2.0
+
+
+def test_of_a_long_test_some_cases_are_taken_evenly_and_of_a_short_one_all():
+    cases = [f"a.py::dear[{k}]" for k in range(7)]
+    assert share(
+        [*cases, "a.py::cheap[0]", "a.py::cheap[1]", "b.py::one"], {"a.py::dear": 5.0, "b.py::one": 9.0}, 2.0
+    ) == [
+        "a.py::dear[0]",
+        "a.py::dear[3]",
+        "a.py::dear[6]",
+        "a.py::cheap[0]",
+        "a.py::cheap[1]",
+        "b.py::one",
+    ]

@@ -130,7 +130,7 @@ def test_nothing_that_a_tokenizer_logs_of_a_record_is_heard(tmp_path, caplog):
     path.write_text(json.dumps({"text": "SECRET"}) + "\n")
     telling = encoder(tokenizer=Telling())
     caplog.clear()
-    text_run._encoded(telling, path, tmp_path, None)
+    text_run.encoded(telling, path, tmp_path, None)
     assert not caplog.records
     logging.getLogger("transformers").error("heard again")
     assert caplog.records
@@ -158,7 +158,7 @@ def test_a_panic_of_other_code_says_nothing_and_a_stop_is_one(tmp_path, kind, sh
     path = tmp_path / "texts.jsonl"
     path.write_text(json.dumps({"text": "SECRET"}) + "\n")
     with pytest.raises(KeyboardInterrupt if shown else TacitaError) as caught:
-        text_run._encoded(encoder(tokenizer=Panicking()), path, tmp_path, None)
+        text_run.encoded(encoder(tokenizer=Panicking()), path, tmp_path, None)
     assert ("SECRET" in str(caught.value)) == shown
 
 

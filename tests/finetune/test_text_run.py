@@ -218,11 +218,11 @@ COMMAND = (
 )
 
 
-def command(folder):
+def command(*folder):
     """Run the command as the shell does, and return its exit code."""
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as ended:
-        main([*COMMAND.split(), folder])
+        main([*COMMAND.split(), *folder])
     signal.signal(signal.SIGTERM, before)
     return ended.value.code
 
@@ -316,3 +316,14 @@ def test_a_tokenizer_with_more_tokens_than_the_model_has_rows_is_refused_before_
 def test_embeddings_and_heads_are_no_part_of_an_adapter(place):
     with pytest.raises(ValueError, match="leave embeddings and the head out"):
         run("a", targets="embed_tokens")
+
+
+def test_an_audit_of_the_same_settings_prints_its_verdict_and_keeps_nothing(place, capsys):
+    before = sorted(Path().rglob("*"))
+    code = command("a", "--audit", "60")
+    said = capsys.readouterr()
+    assert code == 0
+    assert said.out.startswith("AUDIT IN ONE RUN: CONSISTENT")
+    assert "exposure:" in said.out
+    assert said.err.startswith("DATA is taken for public")
+    assert sorted(Path().rglob("*")) == before

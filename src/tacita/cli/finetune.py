@@ -24,6 +24,7 @@ def finetune(
     about: Annotated[About, FLAT] = NOTHING_SAID,
     quiet: Annotated[bool, FLAG] = False,
     dry_run: Annotated[bool, FLAG] = False,
+    audit: Annotated[int, FLAG] = 0,
 ) -> int:
     """Fine-tune a language model on private texts: an adapter that PEFT loads, with its statement, under a seal.
 
@@ -36,7 +37,10 @@ def finetune(
         data: The texts: JSON lines with messages, with prompt and completion, or with text; compressed if .gz.
         quiet: Show no progress on standard error.
         dry_run: Print the plan and an estimate of its time; read no record, spend and write nothing.
+        audit: In place of the run, audit its settings with so many canaries (200, say) put into DATA, which you declare
+            public here: a lower bound of epsilon, and what a model learns of secrets. Exit code 1 if refuted.
     """
+    from tacita.finetune.text_audit import audit_texts
     from tacita.finetune.text_run import Prepared
     from tacita.finetune.text_run import finetune as run_it
     from tacita.ledger.verdict import verdict
@@ -47,6 +51,11 @@ def finetune(
 
         print(plan_in_words(Prepared.of(files, settings)), end="")
         return 0
+    if audit:
+        print("DATA is taken for public: the model is thrown away, and nothing is kept.", file=sys.stderr)
+        found = audit_texts(files, settings, audit, progress=not quiet)
+        print(found.text, end="")
+        return int(found.audit.verdict == "refuted")
     try:
         run = run_it(files, settings, progress=not quiet)
     except (Exception, KeyboardInterrupt) as error:

@@ -7,6 +7,7 @@ from .losses import sequence_losses
 from .private_trainer import PrivateTrainer
 from .records import read_records
 from .settings import Files, FinetuneSettings
+from .text_audit import TextAudit, audit_texts
 from .text_run import TextRun, finetune
 
 __all__ = [
@@ -15,8 +16,10 @@ __all__ = [
     "Files",
     "FinetuneSettings",
     "PrivateTrainer",
+    "TextAudit",
     "TextRun",
     "TokenEncoder",
+    "audit_texts",
     "finetune",
     "generate",
     "load",

@@ -140,9 +140,29 @@ def finetune(
     own = prepared.settings
     beside = folder.path.absolute().parent
     make_folder(beside)
-    rows, units = _encoded(prepared.encoder, files.data, beside, own.unit_field)
+    rows, units = encoded(prepared.encoder, files.data, beside, own.unit_field)
     public = None if own.public_validation is None else _public(prepared.encoder, own.public_validation, beside)
-    fit(
+    fitted(
+        prepared,
+        rows,
+        units,
+        randomness,
+        about=files.about,
+        folder=settings.output,
+        public_data=public,
+        early_stop=None if own.patience is None else EarlyStop(patience=own.patience),
+        score=prepared.score,
+        publish="exported",
+        export=prepared.export,
+        progress=progress,
+    )
+    return _of(folder.path)
+
+
+def fitted(prepared: Prepared, rows: EncodedTexts, units: list, randomness: Randomness | None, **more: Any) -> Run:
+    """Train by the settings; ``more`` is what a run and an audit have of their own."""
+    own = prepared.settings
+    return fit(
         prepared.model,
         prepared.losses,
         rows,
@@ -157,19 +177,11 @@ def finetune(
         units=units if own.unit_field is not None else None,
         rows_per_query=own.rows_per_query,
         privacy_unit=own.privacy_unit,
-        about=files.about,
-        folder=settings.output,
-        public_data=public,
-        early_stop=None if own.patience is None else EarlyStop(patience=own.patience),
-        score=prepared.score,
-        publish="exported",
-        export=prepared.export,
         hardened=own.hardened or False,
         max_physical_batch_size=max(own.physical_batch // prepared.sequences, 1),
-        progress=progress,
         randomness=randomness,
+        **more,
     )
-    return _of(folder.path)
 
 
 def warmed_up(optimizer: torch.optim.Optimizer, steps: int) -> LambdaLR:
@@ -178,7 +190,7 @@ def warmed_up(optimizer: torch.optim.Optimizer, steps: int) -> LambdaLR:
     return LambdaLR(optimizer, lambda made: min((made + 1) / rise, (steps - made) / max(steps - rise, 1)))
 
 
-def _encoded(
+def encoded(
     encoder: TokenEncoder, path: Path, folder: Path, unit_field: str | None
 ) -> tuple[EncodedTexts, list[str | None]]:
     rows = EncodedTexts(encoder, folder)
@@ -187,7 +199,7 @@ def _encoded(
 
 
 def _public(encoder: TokenEncoder, path: str, folder: Path) -> dict[str, torch.Tensor]:
-    rows, _ = _encoded(encoder, Path(path), folder, None)
+    rows, _ = encoded(encoder, Path(path), folder, None)
     return rows.fetch(np.arange(len(rows)), 0)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from tacita._files import replace_durably
 from tacita.ledger import Statement, statement
-from tacita.oracles import Records
+from tacita.oracles import Records, trainable
 from tacita.random import Randomness, Stream
 from tacita.runs.folder import RunFolder
 from tacita.runs.run_lifecycle import RunLifecycle
@@ -168,7 +168,10 @@ class _Audit:
         train_with_canaries(state.oracle, state.optimizer, attack, step)
         if average is not None:
             average.copy_to(dict(state.model.named_parameters()))
-        return judged(trial, state.oracle, attack, delta=task.settings.delta, confidence=confidence, guesses=guesses)
+        return judged(
+            attack.scores(trainable(trial.model)), trial.included, state.oracle.session, state.oracle.ledger,
+            adversary=attack.words, delta=task.settings.delta, confidence=confidence, guesses=guesses,
+        )  # fmt: skip
 
     def statement(self, result: OneRunAudit) -> Statement:
         """Return the statement of the audit's ledger, with what the audit spent on the rows."""

@@ -447,12 +447,13 @@ REFUSED = [
     counter_of_positions, length_of_a_list, context_variable, mode_inside,
     swapped, printed, value_asked_for, branch_on_a_value, constant_written, resized, operator_with_state,
     unwrapped, unwrapped_and_rolled, masked_by_numpy, masked_by_own_permutation, cached_for_the_next, in_a_thread,
-    counted_in_a_file, saved_to_a_file, counted_in_the_environment, as_array, as_list, by_its_address, by_its_identity,
-    by_its_hash, nonzero, looked_up_with_max_norm, looked_up_weight_with_max_norm, memory_of_another, by_strides,
+    counted_in_a_file, saved_to_a_file, counted_in_the_environment, as_array, as_list, by_its_hash,
+    nonzero, looked_up_with_max_norm, looked_up_weight_with_max_norm, memory_of_another, by_strides,
     by_strides_of_the_batch, parameter_replaced, module_replaced, hook_on_a_tensor, weights_of_a_class_of_its_own,
     hook_where_a_gradient_is_required, hook_where_it_is_no_leaf, hook_on_a_node,
     raises_and_keeps, garbage_looked_through, attention_with_fewer_keys_than_values, backward_operator_called,
 ]  # fmt: skip
+REFUSED_OR_HARMLESS = [by_its_address, by_its_identity]  # as two addresses may have the same remainder
 HARMLESS = [
     gradient_attribute, attribute_of_a_tensor, batch_written, mode_of_functions_inside,
     uninitialised_in_place, uninitialised_strided,

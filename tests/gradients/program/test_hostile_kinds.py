@@ -14,7 +14,7 @@ from tacita.errors import UnsupportedModuleError
 from tacita.gradients import NetworkSource
 from tests.gradients.ordinary import Model, loss, out
 from tests.gradients.program import kinds
-from tests.gradients.program.kinds import HARMLESS, REFUSED, Times, TimesOfFunctions
+from tests.gradients.program.kinds import HARMLESS, REFUSED, REFUSED_OR_HARMLESS, Times, TimesOfFunctions
 from tests.gradients.test_hostile_models import C, moves, records, unscanned
 
 
@@ -51,6 +51,18 @@ def test_it_is_of_no_effect(steps):
     assert found is not None
     assert found[0] <= C * (1 + 1e-5)
     assert found[1] <= 1e-5
+
+
+@pytest.mark.parametrize("steps", REFUSED_OR_HARMLESS, ids=lambda steps: steps.__name__)
+def test_an_address_is_refused_or_of_no_effect(steps):
+    with warnings.catch_warnings(), unscanned():
+        warnings.simplefilter("ignore")
+        try:
+            source = NetworkSource(made(steps)(), loss, records(), method="program")
+        except UnsupportedModuleError:
+            return
+    ours, others = (total(source, rows) for rows in (np.arange(7), np.delete(np.arange(7), 2)))
+    assert (ours - others).norm() <= C * (1 + 1e-5)
 
 
 def total(source, rows, around=nullcontext):

@@ -7,18 +7,20 @@ be exported.
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from tacita import _validate
 from tacita.accounting import NeighboringRelation, Spend, epsilon
 from tacita.gradients.functional import LossFn
+from tacita.ledger import Ledger, Session
 from tacita.oracles import GradientOracle, Records, trainable
 from tacita.random import Randomness
 from tacita.testing.membership import membership
 from tacita.testing.one_run.attacks import Attack, FinalLoss, GradientMatch, OwnParameter
 from tacita.testing.one_run.bound import FALSE_ALARM, guess_numbers, one_run_bound, strict_delta
-from tacita.testing.one_run.canaries import CanaryTrial, insert, plant
+from tacita.testing.one_run.canaries import insert, plant
 from tacita.testing.one_run.report import OneRunAudit
 
 MakeOracle = Callable[[nn.Module, LossFn, Records], GradientOracle]
@@ -100,7 +102,10 @@ def audit_one_run(
     _check_relation(oracle, relation)
     attack = _attack_on(canaries, oracle, trial.loss_fn, substitutes, black_box=black_box)
     train_with_canaries(oracle, optimizer(trial.model.parameters()), attack)
-    return judged(trial, oracle, attack, delta=delta, confidence=confidence, guesses=guesses)
+    return judged(
+        attack.scores(trainable(trial.model)), trial.included, oracle.session, oracle.ledger,
+        adversary=attack.words, delta=delta, confidence=confidence, guesses=guesses,
+    )  # fmt: skip
 
 
 def _check_relation(oracle: GradientOracle, expected: NeighboringRelation) -> None:
@@ -155,27 +160,28 @@ def train_with_canaries(
 
 
 def judged(
-    trial: CanaryTrial,
-    oracle: GradientOracle,
-    attack: Attack,
+    scores: np.ndarray,
+    included: np.ndarray,
+    session: Session,
+    ledger: Ledger,
     *,
+    adversary: str,
     delta: float,
     confidence: float,
     guesses: int | None,
 ) -> OneRunAudit:
-    """Compare the scores with the coins, and the bound with the claim of the oracle's own session."""
-    scores = attack.scores(trainable(trial.model))
-    spends = [Spend(oracle.session.event, oracle.session.planned_queries)]
+    """Compare the scores with the coins, and the bound with the claim of the session that was audited."""
+    spends = [Spend(session.event, session.planned_queries)]
     small = strict_delta(len(scores), delta)
     return OneRunAudit(
         epsilon_claimed=epsilon(spends, delta).epsilon,
-        bound=one_run_bound(scores, trial.included, delta=delta, confidence=confidence, guesses=guesses),
-        strict=one_run_bound(scores, trial.included, delta=small, confidence=1 - FALSE_ALARM, guesses=guesses),
+        bound=one_run_bound(scores, included, delta=delta, confidence=confidence, guesses=guesses),
+        strict=one_run_bound(scores, included, delta=small, confidence=1 - FALSE_ALARM, guesses=guesses),
         strict_claim=epsilon(spends, small).epsilon,
-        membership=membership(scores, trial.included, confidence=confidence),
-        adversary=attack.words,
-        relation=trial.relation,
-        ledger_epsilon=oracle.ledger.epsilon(delta),
+        membership=membership(scores, included, confidence=confidence),
+        adversary=adversary,
+        relation=ledger.neighboring_relation,
+        ledger_epsilon=ledger.epsilon(delta),
         scores=scores,
-        included=trial.included,
+        included=included,
     )
