@@ -66,11 +66,15 @@ def test_the_line_is_on_disk_before_any_rank_can_know_the_noise(tmp_path):
         if rank == 0:
             ledger = tacita.Ledger(path, neighboring_relation="add_or_remove_one", privacy_unit="one row")
         oracle = make_oracle(shard(make_model(), 2), rank, group, ledger=ledger)
-        broadcast = process_group.Ranks.broadcast
+        broadcast, flushed = process_group.Ranks.broadcast, []
+        if ledger is not None:
+            journal = ledger._registry.journal
+            flush = journal.sync
+            journal.sync = lambda: (flush(), flushed.append(path.read_text().splitlines()))
 
         def seen(self, step, message, *args, **more):
             if message is not None and message.get("noise"):
-                told.append([json.loads(line)["kind"] for line in path.read_text().splitlines()].count("query"))
+                told.append([json.loads(line)["kind"] for line in flushed[-1]].count("query"))
             return broadcast(self, step, message, *args, **more)
 
         process_group.Ranks.broadcast = seen

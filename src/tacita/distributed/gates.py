@@ -223,9 +223,10 @@ def point_digest(ranks: Ranks, source: GradientSource, params: Mapping[str, Tens
     if source.model is not None:
         ranks.check_model(source.model)
     buffers = () if source.model is None else source.model.named_buffers()
-    shards = [(name, p) for name, p in params.items() if is_dtensor(p)]
-    own = tensors_digest([*((name, p) for name, p in params.items() if not is_dtensor(p)), *buffers])
-    return own + repr([(name, p.shape, p.dtype, p.placements) for name, p in shards]).encode() if shards else own
+    shards = {name: p for name, p in params.items() if is_dtensor(p)}
+    whole = [(name, p) for name, p in params.items() if name not in shards]
+    placed = repr([(name, p.shape, p.dtype, p.placements) for name, p in shards.items()])
+    return tensors_digest([*whole, *buffers]) + placed.encode()
 
 
 class ShardNoise:

@@ -19,7 +19,8 @@ from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.engine import Groups, Rule
 from tacita.gradients.functional import IN_TURN, PLAIN, LossFn, ModuleTree
 from tacita.gradients.program.recorded_calls import RecordedCall
-from tacita.gradients.program.run import Program, build, plain_tensors_only
+from tacita.gradients.program.run import Program, plain_tensors_only
+from tacita.gradients.program.run import build as of_gradients
 from tacita.gradients.program.trace import fixed_tensors
 from tacita.gradients.processes import is_dtensor
 from tacita.gradients.references import references
@@ -143,11 +144,11 @@ class Programs:
         model: The network.
         loss_fn: Its loss.
         like: A batch of at least one row, for its shapes.
-        builds: Traces and makes a program; that of gradients of a whole model by default.
+        build: Traces and makes a program; that of gradients of a whole model by default.
     """
 
-    def __init__(self, model: nn.Module, loss_fn: LossFn, like: Any, builds: Build | None = None) -> None:
-        self._model, self._loss_fn, self._build = model, loss_fn, builds or build
+    def __init__(self, model: nn.Module, loss_fn: LossFn, like: Any, build: Build | None = None) -> None:
+        self._model, self._loss_fn, self._build = model, loss_fn, build or of_gradients
         self._like = map_tensors(lambda one: one.new_zeros(1, *one.shape[1:]), like)
         self._programs: dict[Any, tuple[Program, dict[str, Any], list[Any]]] = {}  # the last: what ids are of, alive
 
