@@ -218,5 +218,3 @@ def test_a_rank_is_killed_and_the_run_goes_on_with_others(tmp_path, place, kille
     assert queries[0] == 1 or (queries[0] == 2 and lines == 2)  # that number is left behind
     assert queries[-1] == 3
     assert found[0][1] == 4
-
-

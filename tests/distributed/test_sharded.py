@@ -8,7 +8,7 @@ from torch import nn
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 import tacita
@@ -286,7 +286,10 @@ def test_between_queries_a_rank_holds_shards_alone():
     def work(rank, group):
         oracle = make_oracle(shard(make_model(), 2), rank, group)
         release = oracle.backward()
-        held = [p.to_local().untyped_storage().nbytes() for p in (*oracle.source.model.parameters(), *release.gradient.values())]
+        held = [
+            p.to_local().untyped_storage().nbytes()
+            for p in (*oracle.source.model.parameters(), *release.gradient.values())
+        ]
         held += [x.to_local().nbytes for x in release.released["all"].values()]  # beside them their stream's block
         return sum(held)
 
@@ -498,7 +501,9 @@ def test_a_model_reached_by_another_way_is_served(way):
         def forward(self, x):
             if way == "global of a method":
                 return globals()["_MODEL"].enter(x).sum(1, keepdim=True) + super().forward(x)
-            return super().forward(x) + (self.layers[0](x[:, :1].expand(-1, 7)).sum(1, keepdim=True) if way == "attribute" else 0)
+            return super().forward(x) + (
+                self.layers[0](x[:, :1].expand(-1, 7)).sum(1, keepdim=True) if way == "attribute" else 0
+            )
 
     def work(rank=0, group=None):
         model = make_model(Listed)

@@ -185,7 +185,7 @@ class WorkerGate:
         head, _ = self._ranks.broadcast(OUTCOME, None)
         if head["again"]:
             return False
-        self.position, self._coming, self._secrets = self._query + 1, head.get("released"), head.get("noise")
+        self.position, self._coming, self._secrets = self._query + 1, head.get("released", []), head.get("noise")
         if self.state is not None:
             self.state = self._estimator.apply(self.state, update)
         return True
@@ -223,7 +223,7 @@ def point_digest(ranks: Ranks, source: GradientSource, params: Mapping[str, Tens
     if source.model is not None:
         ranks.check_model(source.model)
     buffers = () if source.model is None else source.model.named_buffers()
-    shards = {name: p for name, p in params.items() if is_dtensor(p)}
+    shards: dict[str, Any] = {name: p for name, p in params.items() if is_dtensor(p)}
     whole = [(name, p) for name, p in params.items() if name not in shards]
     placed = repr([(name, p.shape, p.dtype, p.placements) for name, p in shards.items()])
     return tensors_digest([*whole, *buffers]) + placed.encode()
@@ -270,7 +270,7 @@ def digests(values: Mapping[str, Mapping[str, Tensor]], ranks: Ranks) -> bytes:
     """Return SHA-256 of every rank's shards, which all ranks give at once."""
     own = hashlib.sha256()
     for x in (x for tensors in values.values() for x in tensors.values() if is_dtensor(x)):
-        own.update(local(x).detach().cpu().contiguous().view(torch.uint8).numpy())
+        own.update(local(x).detach().cpu().contiguous().view(torch.uint8).numpy().data)
     mine = torch.from_numpy(np.frombuffer(own.digest(), np.int64).copy())
     return ranks.collect("fingerprint", mine).cpu().numpy().tobytes()
 
@@ -288,11 +288,13 @@ def made_whole(released: Values, noise: ShardNoise, ranks: Ranks) -> Values:
     rows = sorted(row for one in table.tolist() for row in one)
     for tag, begins, count, *_ in noise.drawn:
         place = begins
-        for *_, first, drawn in (row for row in rows if row[:3] == [tag, begins, count]):
+        for first, drawn in (row[3:] for row in rows if row[:3] == [tag, begins, count]):
             place = place + drawn if first == place else -1
         if place != begins + count:
             ranks.stop("the ranks did not add the noise of every place exactly once: nothing is released.")
-    named = [(block, name, x) for block, tensors in released.items() for name, x in tensors.items() if not is_dtensor(x)]
+    named = [
+        (block, name, x) for block, tensors in released.items() for name, x in tensors.items() if not is_dtensor(x)
+    ]
     for (block, name, _), x in zip(named, ranks.broadcast_tensors([x for *_, x in named]), strict=True):
         released[block][name] = x
     return released

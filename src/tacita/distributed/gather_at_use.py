@@ -10,7 +10,7 @@ which the ranks gather.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from operator import getitem
 from typing import Any
 
@@ -62,27 +62,26 @@ class GatheringProgram(Program):
         """
         kept: set[int] = set()
         for step in self._main:
-            of = {self._parameter(slot) for slot in slots_in(step.args, step.kwargs)} - {None}
-            if len(of) == 1 and _gives_view(step):
-                (slot,) = slots_in(step.args, step.kwargs)
+            of = slots_in(step.args, step.kwargs)
+            if len(of) == 1 and self._parameters(of) and _gives_view(step):
+                (slot,) = of
                 parameter, way = self._views.get(slot, (slot, []))
                 self._views[step.result] = parameter, [*way, step]
-            kept |= {self._parameter(slot) for slot in _written_slots(step)}
+            kept |= self._parameters(_written_slots(step))
         read = [slot for x, grads in self._places for slot in (x, *grads)] + [*self.of_copies.values()]
         read += [slot for one in self._pullbacks for step in one.steps for slot in slots_in(step.args, step.kwargs)]
-        kept = {slot for slot in kept | {self._parameter(slot) for slot in read} if slot is not None}
+        kept |= self._parameters(slot for slot in read if slot is not None)
         self._views = {slot: way for slot, way in self._views.items() if way[0] not in kept}
         return kept
 
-    def _parameter(self, slot: int | None) -> int | None:
-        """Return the input that a slot is or is a view of, if that is a shard."""
-        found = self._views[slot][0] if slot in self._views else slot
-        return found if found in self._whole else None
+    def _parameters(self, slots: Iterable[int]) -> set[int]:
+        """Return the inputs that slots are, or are views of, if these are shards."""
+        return {self._views[slot][0] if slot in self._views else slot for slot in slots} & self._whole.keys()
 
     def _with_gathers(self) -> list[Step]:
         """Return the steps, and before each one those that gather what it reads and take views of it."""
         steps = _without(self._main, self._views)
-        reads = [{self._parameter(slot) for slot in slots_in(one.args, one.kwargs)} - {None} - self._kept for one in steps]
+        reads = [self._parameters(slots_in(one.args, one.kwargs)) - self._kept for one in steps]
         uses: dict[int, deque[int]] = {}  # places that are still to come
         for place, read in enumerate(reads):
             for slot in read:

@@ -7,7 +7,6 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from random import Random
 from typing import Any
@@ -99,15 +98,19 @@ class ShardingRanks(ServingRanks):
 
     _names: frozenset[str] = frozenset()
 
-    def plain(self, model: nn.Module) -> AbstractContextManager[Any]:
-        self.check_model(model)
-        return plain(model)
+    def stages(self, lead: Callable[[], Stages], plan: SessionPlan, *given: Any) -> Stages:
+        source: Any = plan.data.source
+        if source.method == "loop":
+            raise UnsupportedModuleError(
+                'method="loop" runs a whole model, and this one is sharded: use method="program".'
+            )
+        return super().stages(lead, plan, *given)
 
     def build(self, model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any) -> Program:
         """Make the program of a model, which gathers shards where it reads them."""
         inputs = [*params.values(), *fixed_tensors(ModuleTree(model), params).values()]
         sharded = [k for k, one in enumerate(inputs) if is_dtensor(one)]
-        with self.plain(model):
+        with plain(model):
             own = ModuleTree(model).by_name
             point = {name: own[name] if is_dtensor(p) else p for name, p in params.items()}
             return build(model, loss_fn, point, like, partial(GatheringProgram, gather=self.gathered, sharded=sharded))
@@ -122,17 +125,19 @@ class ShardingRanks(ServingRanks):
         of_leader, own = (len(range(rank, rows, self.size)) for rank in (0, self.rank))
         return -(-of_leader // (chunk_rows or max(1, of_leader))) - -(-own // (chunk_rows or max(1, own)))
 
-    def reduced(self, name: str, total: Tensor, parameter: Tensor) -> Tensor:
-        if not self.sums_stay_shards or first_of_shard(parameter) is None:
+    def reduced(self, params: Mapping[str, Tensor], name: str, total: Tensor) -> Tensor:
+        if not self.sums_stay_shards or first_of_shard(params[name]) is None:
             return total
         self._added = True
         what = f"sum of {name} {tuple(total.shape)} {total.dtype}"
-        return self.at_once("shards", what.encode(), lambda: shard_like(total, parameter, summed=True))
+        return self.at_once("shards", what.encode(), lambda: shard_like(total, params[name], summed=True))
 
     def add_up(self, values: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
         """Return the sums over all ranks; those that are shards are that already."""
         found = super().add_up([{name: x for name, x in one.items() if not is_dtensor(x)} for one in values])
-        return [{name: summed.get(name, x) for name, x in one.items()} for one, summed in zip(values, found, strict=True)]
+        return [
+            {name: summed.get(name, x) for name, x in one.items()} for one, summed in zip(values, found, strict=True)
+        ]
 
     def check_model(self, model: nn.Module) -> None:
         if not self._names:
@@ -158,7 +163,10 @@ def ranks_of(group: Any, model: nn.Module) -> Processes:
         )
     device = next(model.parameters(), torch.empty(0)).device
     if is_sharded(model):
-        return ShardingRanks(group, device)
+        sharding = ShardingRanks(group, device)
+        with sharding.fail_together():
+            sharding.check_model(model)
+        return sharding
     ranks = ServingRanks(group, device)
     return ranks if ranks.size > 1 else ALONE
 

@@ -9,7 +9,7 @@ own shard. The modules' code runs while the program is written, on stand-ins wit
 """
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any

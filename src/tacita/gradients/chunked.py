@@ -162,11 +162,8 @@ class ChunkedEngine(Engine):
 
     def _zeros(self, groups: Groups) -> dict[str, Tensor]:
         grouped = {name for names in groups.values() for name in names}
-        return {name: self.reduced(name, zeros_for(p)) for name, p in self.params.items() if name in grouped}
-
-    def reduced(self, name: str, total: Tensor) -> Tensor:
-        """Return what this rank keeps of a chunk's sum for one parameter."""
-        return self.ranks.reduced(name, total, self.params[name])
+        reduced = partial(self.ranks.reduced, self.params)
+        return {name: reduced(name, zeros_for(p)) for name, p in self.params.items() if name in grouped}
 
     @contextmanager
     def _seeded(self, chunk: Chunk) -> Iterator[None]:

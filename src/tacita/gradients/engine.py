@@ -6,7 +6,6 @@ The interface is final: engines get faster behind it.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Protocol
 
 import numpy as np

@@ -1,7 +1,7 @@
 """The choice of the engine that serves a network: made once, before any data is used."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -106,9 +106,7 @@ class MethodChoice:
         return reason
 
 
-def choose_method(
-    method: str, model: nn.Module, loss_fn: LossFn, *, like: Any, build: Callable[..., Any] | None = None
-) -> MethodChoice:
+def choose_method(method: str, model: nn.Module, loss_fn: LossFn, *, like: Any, build: Any = None) -> MethodChoice:
     """Choose the engine: the loop if it is named, else the program. Nothing is tried yet.
 
     Args:
@@ -119,13 +117,10 @@ def choose_method(
         build: Makes a program of a model of shards; ``None`` if the model is whole.
 
     Raises:
-        UnsupportedModuleError: The loop is to run a model of shards.
         ValueError: ``method`` is not one of ``METHODS``.
     """
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}.")
-    if method == "loop" and build is not None:
-        raise UnsupportedModuleError('method="loop" runs a whole model, and this one is sharded: use method="program".')
     if method == "loop":
         return MethodChoice("loop")
     return MethodChoice("program", None if like is None else Programs(model, loss_fn, like, build))

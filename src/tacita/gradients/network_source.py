@@ -100,8 +100,7 @@ class NetworkSource(GradientSource):
             self.arrays = dataset.arrays if isinstance(dataset, SeveralViews) else self._rows.arrays
             if num_workers and not self._rows.on_cpu:
                 raise ValueError("num_workers must be 0 for data that is not on the CPU.")
-            with self.ranks.plain(model):
-                _check_parameters(model)
+            _check_parameters(model)
             if num_workers and self.ranks.size > 1:
                 raise ValueError(
                     "num_workers must be 0 with a process_group: rank 0 alone knows what later queries read."
@@ -118,8 +117,8 @@ class NetworkSource(GradientSource):
         self.trial_row = self._like(params)
         self._row_bytes = sum(one.nbytes for one in tensors_in(self.trial_row))
         self._choice = choose_method(method, network, loss_fn, like=self.trial_row, build=build)
-        with self.ranks.plain(network):  # a model of shards is not tried, because that needs it whole
-            self._probe = scan(network, loss_fn, None if build else self.trial_row).check().probe
+        # To try a model of shards would need it whole.
+        self._probe = scan(network, loss_fn, None if build else self.trial_row).check().probe
         self._choice.check(network, loss_fn, params, self._probe)
         programs = self._choice.programs
         self.digest = None if programs is None else programs.program(params)[0].digest  # of the model as it is now
@@ -249,8 +248,7 @@ class NetworkSource(GradientSource):
             raise UnsupportedModuleError(
                 "fully_shard was called after the oracle was built: shard the model first, then build the oracle."
             )
-        with self.ranks.plain(self.model):
-            check_modules(self.model)
+        check_modules(self.model)
         self._choice.check(self.model, self.loss_fn, params, self._probe)
         self._tried.add(_modes(self.model))
 

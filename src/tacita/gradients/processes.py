@@ -55,16 +55,12 @@ class Processes:
         """Return the sums over all processes of tensors by name."""
         return [dict(one) for one in values]
 
-    def plain(self, model: nn.Module) -> AbstractContextManager[Any]:
-        """Let ``model`` have plain tensors, whose values are not read, while its code is traced."""
-        return nullcontext()
-
     def idle_chunks(self, rows: int, chunk_rows: int | None) -> int:
         """Return how many chunks of a batch of ``rows`` another process has more than this one, and waits in."""
         return 0
 
-    def reduced(self, name: str, total: Tensor, parameter: Tensor) -> Tensor:
-        """Return what this process keeps of a chunk's sum for ``parameter``, as soon as that sum is there."""
+    def reduced(self, params: Mapping[str, Tensor], name: str, total: Tensor) -> Tensor:
+        """Return what this process keeps of a chunk's sum for the parameter ``name``, as soon as that sum is there."""
         return total
 
     def shard(self, tensor: Tensor, parameter: Tensor) -> Tensor:

@@ -387,11 +387,7 @@ class ReleaseGate:
 
 
 def with_noise(
-    mechanism: AddsNoise,
-    values: dict[str, Mapping[str, Tensor]],
-    noise_std: Mapping[str, float],
-    normals: Any,
-    dtypes: Mapping[str, torch.dtype] | None = None,
+    mechanism: AddsNoise, values: dict[str, Any], noise_std: Mapping[str, float], normals: Any, dtypes: Any = None
 ) -> Values:
     """Add the noise to ``STRETCH`` coordinates or more at a time, in order, if the mechanism may be called so.
 
@@ -399,14 +395,14 @@ def with_noise(
     """
     blocks: Values = {}
     for block in [*values]:
-        left, released, stretch, held = dict(values.pop(block)), blocks.setdefault(block, {}), dict[str, Tensor](), 0
+        left, released, stretch, held = dict(values.pop(block)), blocks.setdefault(block, {}), {}, 0
         for name in [*left]:
             stretch[name] = left.pop(name)
             held += stretch[name].numel()
             if left and (held < STRETCH or not mechanism.in_stretches):
                 continue
             noisy = mechanism({block: stretch}, noise_std, normals)[block]
-            released |= {one: x.to(dtypes[one]) if dtypes and one in dtypes else x for one, x in noisy.items()}
+            released |= {one: x.to((dtypes or {}).get(one, x.dtype)) for one, x in noisy.items()}
             stretch, held = {}, 0
     return blocks
 

@@ -223,8 +223,8 @@ class GradientOracle:
 
         The release's ``gradient`` and ``.grad`` may share memory, so that an optimizer that changes one may change the
         other. Without ``accumulate`` the last ``.grad`` is gone before the query begins, which uses its memory: if the
-        query raises, ``.grad`` is ``None``. Where FSDP2 has sharded the model, ``.grad`` is this rank's shard, and so is
-        what the release holds (docs/process-group.md).
+        query raises, ``.grad`` is ``None``. Where FSDP2 has sharded the model, ``.grad`` is this rank's shard, and so
+        is what the release holds (docs/process-group.md).
 
         By default every parameter must be updated before the next call. This is checked until each of them was updated
         once. Two arguments ask for something else; both cost a query like any other:

@@ -18,11 +18,11 @@ from tacita.gradients.batches import flatten, map_tensors, memory_address, tenso
 from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.engine import Groups, Rule
 from tacita.gradients.functional import IN_TURN, PLAIN, LossFn, ModuleTree
+from tacita.gradients.processes import is_dtensor
 from tacita.gradients.program.recorded_calls import RecordedCall
 from tacita.gradients.program.run import Program, plain_tensors_only
 from tacita.gradients.program.run import build as of_gradients
 from tacita.gradients.program.trace import fixed_tensors
-from tacita.gradients.processes import is_dtensor
 from tacita.gradients.references import references
 from tacita.gradients.rules.derived import Derivations
 from tacita.gradients.rules.rule import NamedUse, named_autograd_use
@@ -82,7 +82,7 @@ class ProgramEngine(ChunkedEngine):
         with full_precision(self._device):
             norms = uses.norms(groups)
             weights = [row_weights(one, self._narrowest, norms) for one in weight_arrays(rule, norms)]
-            return uses.sums(weights, groups, self.reduced), norms
+            return uses.sums(weights, groups, partial(self.ranks.reduced, self.params)), norms
 
     def _chunk_norms(self, chunk: Chunk, groups: Groups) -> Tensor:
         uses = self.uses(chunk, groups)

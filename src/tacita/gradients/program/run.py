@@ -227,9 +227,7 @@ def pulled_by(source: Derived, pull: Callable[[Tensor], list[Tensor]]) -> Derive
     return _PulledByProgram(source.tensor, source.leaves, source.rearranged, source.view, source.version, pull)
 
 
-def build(
-    model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any, kind: Callable[..., Program] = Program
-) -> Program:
+def build(model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any, kind: Any = Program) -> Program:
     """Write down a model and its loss, trace them at three numbers of rows and make the program; no record is read.
 
     Args:

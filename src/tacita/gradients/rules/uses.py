@@ -31,6 +31,8 @@ from tacita.gradients.rules.rule import (
 )
 from tacita.gradients.weighted_sums import exact_device, full_precision, round_down, round_up, zeros_for
 
+Kept = Callable[[str, Tensor], Tensor]  # (a parameter's name, its sum) -> what is kept of it
+
 
 class Uses:
     """All uses of parameters in one forward and backward pass over a chunk.
@@ -79,9 +81,7 @@ class Uses:
             columns.append(round_up(sum(parts[1:], parts[0]).sqrt(), len(parts)))
         return torch.stack(columns, dim=-1)
 
-    def sums(
-        self, arrays: Sequence[Sequence[RowWeights]], groups: Groups, reduced: Callable[[str, Tensor], Tensor]
-    ) -> list[dict[str, Tensor]]:
+    def sums(self, arrays: Sequence[Sequence[RowWeights]], groups: Groups, reduced: Kept) -> list[dict[str, Tensor]]:
         """Return the weighted sums for each weight array, by parameter. Afterwards the uses are gone.
 
         Args:
@@ -102,14 +102,11 @@ class Uses:
                 if not mine:
                     continue
                 found = named.rule.several_sums(named.use.only(tuple(mine)), column)
-                for total, part in zip(totals, found, strict=True):
-                    for local, name in mine.items():
-                        total[name] = total[name] + part[local] if name in total else part[local]
-                found = part = None
-                left.subtract(mine.values())
-                for name in (name for name in mine.values() if not left[name]):
-                    for total in totals:
-                        total[name] = reduced(name, total[name])
+                for local, name in mine.items():
+                    left[name] -= 1
+                    for total, part in zip(totals, found, strict=True):
+                        summed = total[name] + part.pop(local) if name in total else part.pop(local)
+                        total[name] = summed if left[name] else reduced(name, summed)
         unused = [name for names in groups.values() for name in names if name not in totals[0]]
         return [total | {name: reduced(name, zeros_for(self._params[name])) for name in unused} for total in totals]
 
