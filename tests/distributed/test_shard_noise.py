@@ -218,3 +218,25 @@ def test_a_rank_is_killed_and_the_run_goes_on_with_others(tmp_path, place, kille
     assert queries[0] == 1 or (queries[0] == 2 and lines == 2)  # that number is left behind
     assert queries[-1] == 3
     assert found[0][1] == 4
+
+
+def test_two_oracles_on_one_source_have_sums_of_their_own_kind():
+    def work(rank=0, group=None):
+        model = make_model()
+        first = make_oracle(model if group is None else shard(model, 2), rank, group)
+        ledger = tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row") if rank == 0 else None
+        second = tacita.GradientOracle(
+            first.source,
+            estimator=tacita.AdaptiveClippedSum(divisor=12.0),
+            mechanism=tacita.GaussianMechanism(noise_multiplier=1.0),
+            sampler=tacita.PoissonSampler(sample_rate=0.3, num_records=40),
+            ledger=ledger,
+            planned_queries=2,
+            randomness=tacita.Randomness.insecure(1) if rank == 0 else None,
+        )
+        params = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        return torch.stack([flat(one.query(params).gradient) for one in (first, second, first, second)])
+
+    alone = work()
+    for found in results(run_processes(2, work)):
+        torch.testing.assert_close(found, alone, rtol=1e-11, atol=1e-11)

@@ -83,8 +83,10 @@ class LeaderGate:
 class LeaderDraws:
     """The draws of rank 0, which sends the other ranks what a query draws."""
 
-    def __init__(self, draws: QueryDraws, ranks: Ranks, session: str, source: GradientSource) -> None:
-        self._draws, self._ranks, self._session, self._source = draws, ranks, session, source
+    def __init__(
+        self, draws: QueryDraws, ranks: Ranks, session: str, source: GradientSource, *, by_shard: bool = False
+    ) -> None:
+        self._draws, self._ranks, self._session, self._source, self._by_shard = draws, ranks, session, source, by_shard
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._draws, name)
@@ -94,7 +96,7 @@ class LeaderDraws:
         plan = self._draws.planned(query, params)
         head = {"query": plan.query, "seed": f"{plan.seed:x}"}
         rows = np.ascontiguousarray(plan.rows, np.int64).tobytes()
-        own = point_digest(self._ranks, self._source, params)
+        own = point_digest(self._ranks, self._source, params, by_shard=self._by_shard)
         self._ranks.broadcast(f"query of {self._session}", head, rows, what="model", own=own)
         return plan
 
@@ -126,6 +128,7 @@ class WorkerGate:
         estimator: Decides what is remembered from one query to the next; its state follows rank 0's.
         source: The source of this rank's sums.
         noise: What adds the noise to this rank's shards, and its standard deviation by block.
+        by_shard: Whether sums stay in shards, where the model is sharded.
     """
 
     def __init__(
@@ -137,6 +140,7 @@ class WorkerGate:
         estimator: Estimator,
         source: GradientSource,
         noise: tuple[AddsNoise, Mapping[str, float]],
+        by_shard: bool,
     ) -> None:
         self.session_id = session
         self.session: Any = OnRankZero("session", id=session, planned_queries=planned_queries)
@@ -144,6 +148,7 @@ class WorkerGate:
         self._ranks, self._estimator, self._source = ranks, estimator, source
         self._query, self._coming, self._noise, self._secrets = 0, [], noise, {}
         self._shards: dict[str, Mapping[str, Tensor]] = {}
+        self._by_shard = by_shard
         self.lock = nullcontext()  # rank 0 numbers the queries
 
     @property
@@ -166,7 +171,7 @@ class WorkerGate:
 
     def planned(self, last: int, params: Mapping[str, Tensor]) -> Plan:
         """Return rank 0's plan of the next query, which must be asked at the same point ``params``."""
-        own = point_digest(self._ranks, self._source, params)
+        own = point_digest(self._ranks, self._source, params, by_shard=self._by_shard)
         head, rows = self._ranks.broadcast(f"query of {self.session_id}", None, what="model", own=own)
         self._query = head["query"]
         return Plan(self._query, np.frombuffer(bytearray(rows), np.int64), int(head["seed"], 16))
@@ -215,13 +220,15 @@ class WorkerGate:
         self.position, self.state = head["position"], from_bytes(data)
 
 
-def point_digest(ranks: Ranks, source: GradientSource, params: Mapping[str, Tensor]) -> bytes:
+def point_digest(
+    ranks: Ranks, source: GradientSource, params: Mapping[str, Tensor], *, by_shard: bool = False
+) -> bytes:
     """Return a digest of the point and of the model's buffers, which must be the same on every rank.
 
     Shards, of which each rank has others, enter by what they are shards of.
     """
     if source.model is not None:
-        ranks.check_model(source.model)
+        ranks.begin(source.model, by_shard=by_shard)
     buffers = () if source.model is None else source.model.named_buffers()
     shards: dict[str, Any] = {name: p for name, p in params.items() if is_dtensor(p)}
     whole = [(name, p) for name, p in params.items() if name not in shards]

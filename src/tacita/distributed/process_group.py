@@ -113,8 +113,8 @@ class Ranks(Processes):
         self._amid = False
         return found
 
-    def check_model(self, model: Any) -> None:
-        """Raise unless the model can be asked for a query on these ranks now."""
+    def begin(self, model: Any, *, by_shard: bool) -> None:
+        """Raise unless the model can be asked for a query now, whose sums stay in shards or do not."""
 
     def collect(self, step: str, own: Tensor) -> Tensor:
         """Return the ``own`` of all ranks, (rank, *own), int64; each has the same shape on all of them."""

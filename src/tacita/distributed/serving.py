@@ -42,8 +42,6 @@ SESSION = "session"  # the step at which rank 0 tells what was built
 class ServingRanks(Ranks):
     """The ranks of a process group, which share the rows of a source and answer the queries of an oracle."""
 
-    sums_stay_shards = False  # whether no rank ever has a whole sum
-
     def shard(self, tensor: Tensor, parameter: Tensor) -> Tensor:
         return shard_like(tensor, parameter)
 
@@ -51,16 +49,14 @@ class ServingRanks(Ranks):
         self, lead: Callable[[], Stages], plan: SessionPlan, mechanism: Mechanism | CalibratedGaussian
     ) -> Stages:
         check_alike(self, plan.settings(mechanism), plan)
-        form = mechanism.form if isinstance(mechanism, CalibratedGaussian) else mechanism
-        gaussian = form is GaussianMechanism or type(form) is GaussianMechanism
-        self.sums_stay_shards = gaussian and type(plan.estimator) is ClippedSum
         return self._leading(lead(), plan) if self.leads else self._working(plan, mechanism)
 
     def _leading(self, own: Stages, plan: SessionPlan) -> Stages:
         """Return the stages of rank 0: its own, of which it tells the other ranks."""
         source: Any = plan.data.source
         gate: Any = LeaderGate(own.gate, self)
-        draws: Any = LeaderDraws(own.draws, self, own.gate.session_id, source)
+        by_shard = stays_in_shards(plan.estimator, own.mechanism)
+        draws: Any = LeaderDraws(own.draws, self, own.gate.session_id, source, by_shard=by_shard)
         self.broadcast(
             SESSION,
             {
@@ -87,7 +83,13 @@ class ServingRanks(Ranks):
         resolved = mechanism.at(head["noise_multiplier"]) if isinstance(mechanism, CalibratedGaussian) else mechanism
         adds_noise = resolved.on(estimator.steps(source.shapes), noise_std)
         gate: Any = WorkerGate(
-            self, head["id"], plan.planned_queries, estimator=estimator, source=source, noise=(adds_noise, noise_std)
+            self,
+            head["id"],
+            plan.planned_queries,
+            estimator=estimator,
+            source=source,
+            noise=(adds_noise, noise_std),
+            by_shard=stays_in_shards(estimator, adds_noise),
         )
         elsewhere: Any = OnRankZero("ledger")
         return Stages(elsewhere, adds_noise, noise_std, gate.session, gate, gate)
@@ -97,6 +99,7 @@ class ShardingRanks(ServingRanks):
     """Ranks over which FSDP2 has sharded a model."""
 
     _names: frozenset[str] = frozenset()
+    _by_shard = False  # whether the sums of the present query stay shards
 
     def stages(self, lead: Callable[[], Stages], plan: SessionPlan, *given: Any) -> Stages:
         source: Any = plan.data.source
@@ -126,7 +129,7 @@ class ShardingRanks(ServingRanks):
         return -(-of_leader // (chunk_rows or max(1, of_leader))) - -(-own // (chunk_rows or max(1, own)))
 
     def reduced(self, params: Mapping[str, Tensor], name: str, total: Tensor) -> Tensor:
-        if not self.sums_stay_shards or first_of_shard(params[name]) is None:
+        if not self._by_shard or first_of_shard(params[name]) is None:
             return total
         self._added = True
         what = f"sum of {name} {tuple(total.shape)} {total.dtype}"
@@ -139,7 +142,8 @@ class ShardingRanks(ServingRanks):
             {name: summed.get(name, x) for name, x in one.items()} for one, summed in zip(values, found, strict=True)
         ]
 
-    def check_model(self, model: nn.Module) -> None:
+    def begin(self, model: nn.Module, *, by_shard: bool) -> None:
+        self._by_shard = by_shard
         if not self._names:
             check_shards(model, self)
             self._names = shard_names(model)
@@ -165,10 +169,18 @@ def ranks_of(group: Any, model: nn.Module) -> Processes:
     if is_sharded(model):
         sharding = ShardingRanks(group, device)
         with sharding.fail_together():
-            sharding.check_model(model)
+            sharding.begin(model, by_shard=False)
         return sharding
     ranks = ServingRanks(group, device)
     return ranks if ranks.size > 1 else ALONE
+
+
+def stays_in_shards(estimator: Estimator, mechanism: Any) -> bool:
+    """Return whether each number of a query is summed and gets its noise alone, so that no rank needs all of them.
+
+    Other estimators get whole sums, and every rank the whole release.
+    """
+    return type(estimator) is ClippedSum and type(mechanism) is GaussianMechanism
 
 
 def check_alike(ranks: Ranks, settings: Mapping[str, Any], plan: SessionPlan) -> None:
