@@ -136,8 +136,7 @@ def test_optimizers_for_lists_of_shards_are_seen_to_step(optimizer):
     assert_same(on_shards(2, optimizer), trained(make_oracle(make_model()), optimizer))
 
 
-@pytest.mark.parametrize("rows", [1, 5, 8])
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize(("size", "rows"), [(2, 5), (3, 1)])
 def test_a_rank_with_fewer_physical_batches_computes_along(size, rows):
     more = dict(max_physical_batch_size=rows)
     assert_same(on_shards(size, **more), trained(make_oracle(make_model(), **more)))
