@@ -142,16 +142,20 @@ def ours(
     """The figures of a bare run; of each, whether the interval that it states holds it."""
     write_csv(folder / "train.csv", split.x, split.y)
     write_csv(folder / "unseen.csv", split.unseen_x, split.unseen_y)
-    run = train_table(
-        TableSettings(
-            data=str(folder / "train.csv"),
-            output=str(folder / "run"),
-            target="target",
-            epsilon=epsilon,
-            delta=DELTA,
-            **dict(flags),  # type: ignore[arg-type]
-        )
+    settings = TableSettings(
+        data=str(folder / "train.csv"),
+        output=str(folder / "run"),
+        target="target",
+        epsilon=epsilon,
+        delta=DELTA,
+        **dict(flags),  # type: ignore[arg-type]
     )
+    try:
+        run = train_table(settings)
+    except tacita.TacitaError:  # fewer than two labels were bought, or nothing of the columns
+        found = {"R2": 0.0} if split.is_regression else {"accuracy": 0.0}
+        found |= {"AUC": 0.5} if not split.is_regression and len(np.unique(split.unseen_y)) == 2 else {}
+        return found, dict.fromkeys(found, True)
     model = tacita.load(folder / "run")
     unseen = read_table(folder / "unseen.csv", model.encoder.reading)
     if split.is_regression:
@@ -270,8 +274,8 @@ def write(lines: list[dict[str, str]]) -> None:
         "on other tables ([defaults](defaults.md)). scikit-learn: standardised, default settings. diffprivlib 0.6.6: "
         "its epsilon is **pure** (delta 0), a stronger promise than ours at the same epsilon; its bounds and scaling "
         "were taken **from the data**, which leaks and is in no epsilon, a weaker one. Its LinearRegression adds noise "
-        "to second moments and solves: at these sizes that is unstable. Where tacita has 0.000, no label was bought, "
-        "and the run says so in its first line.",
+        "to second moments and solves: at these sizes that is unstable. Where tacita has 0.000, fewer than two "
+        "labels were bought, and the run stopped before the training.",
         "",
         *markdown_table([dict(zip(names, kept[key], strict=True)) for key in order if key in kept]),
         "",

@@ -10,8 +10,9 @@ data folder is TACITA_DATA, or ../shared/data beside the repository.
 
 import argparse
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -94,18 +95,17 @@ def ways(task: Task) -> Iterator[tuple[str, dict[str, Any]]]:
         )
 
 
-def oracle_of(model: nn.Module, way: dict[str, Any], mechanism: Any) -> tacita.ClippedGradientOracle:
-    ledger = tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one user")
-    clipper = tacita.FlatClipper(max_grad_norm=1.0)
-    return tacita.ClippedGradientOracle(
-        model, **way, ledger=ledger, clipper=clipper, mechanism=mechanism, planned_queries=QUERIES
-    )
-
-
-def trained(task: Task, way: dict[str, Any], mechanism: Any, rate: float, seed: int) -> nn.Module:
+def trained(task: Task, way: dict[str, Any], mechanism: Any, rate: float, seed: int) -> Any:
+    """Return the calibrated mechanism, if it is still to be calibrated, or the model."""
     torch.manual_seed(seed)
     model = task.network()
-    oracle = oracle_of(model, way, mechanism)
+    ledger = tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one user")
+    clipper = tacita.FlatClipper(max_grad_norm=1.0)
+    oracle = tacita.ClippedGradientOracle(
+        model, **way, ledger=ledger, clipper=clipper, mechanism=mechanism, planned_queries=QUERIES
+    )
+    if isinstance(mechanism, tacita.CalibratedGaussian):
+        return oracle.mechanism
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     for _ in range(QUERIES):
         oracle.backward()
@@ -116,6 +116,27 @@ def trained(task: Task, way: dict[str, Any], mechanism: Any, rate: float, seed: 
 def score(model: nn.Module, rows: Rows) -> float:
     with torch.no_grad():
         return 100 * float((model(rows[0]).argmax(1) == rows[1]).float().mean())
+
+
+def compared(
+    ways: Iterable[tuple[str, dict[str, Any]]],
+    trained: Callable[[dict[str, Any], Any, float, int], Any],
+    *,
+    target: tacita.CalibratedGaussian,
+    rates: Iterable[float],
+    parts: tuple[Rows, Rows],  # to tune and to score on
+    seeds: int,
+) -> dict[str, str]:
+    """Return mean and spread of the scores of each way, at the best of ``rates`` for other rows, with another seed."""
+    found = {}
+    for name, way in ways:
+        noise = trained(way, target, 0.0, 0)
+        pilot = {rate: score(trained(way, noise, rate, 1000), parts[0]) for rate in rates}
+        best = max(pilot, key=lambda rate: pilot[rate])
+        runs = [score(trained(way, noise, best, seed), parts[1]) for seed in range(seeds)]
+        found[name] = f"{statistics.mean(runs):.1f} +- {statistics.stdev(runs):.1f}"
+        print(name, pilot, noise.noise_multiplier, found[name], flush=True)
+    return found
 
 
 def main() -> None:
@@ -130,17 +151,9 @@ def main() -> None:
             for epsilon in EPSILONS:
                 line = {"task": name, "rows a user": f"{min(counts)} to {max(counts)}", "epsilon": f"{epsilon:g}"}
                 target = tacita.CalibratedGaussian(target_epsilon=epsilon, target_delta=DELTA)
-                for way, settings in ways(task):
-                    noise = oracle_of(task.network(), settings, target).mechanism
-                    pilot = {rate: score(trained(task, settings, noise, rate, 1000), task.parts[1]) for rate in RATES}
-                    rate = max(pilot, key=lambda found: pilot[found])
-                    runs = [
-                        score(trained(task, settings, noise, rate, seed), task.parts[2])
-                        for seed in range(arguments.seeds)
-                    ]
-                    line[way] = f"{statistics.mean(runs):.1f} +- {statistics.stdev(runs):.1f}"
-                    print(name, heavy, epsilon, way, pilot, noise.noise_multiplier, line[way], flush=True)
-                lines.append(line)
+                print(line, flush=True)
+                settings = {"target": target, "rates": RATES, "parts": task.parts[1:], "seeds": arguments.seeds}
+                lines.append(line | compared(ways(task), partial(trained, task), **settings))
     write_section(SCRIPT, markdown_table(lines), PAGE)
 
 

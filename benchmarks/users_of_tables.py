@@ -9,14 +9,14 @@ way. The figures go to docs/how-to-choose.md.
 """
 
 import argparse
-import statistics
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from results import DATA, ROOT, markdown_table, write_section
-from users import Rows, dealt, loss_fn, score, sizes
+from users import Rows, compared, dealt, loss_fn, sizes
 
 import tacita
 from tacita.tables import rules
@@ -96,14 +96,10 @@ def main() -> None:
             for epsilon in EPSILONS:
                 line = {"model": name, "rows a person": f"{counts.min()} to {counts.max()}", "epsilon": f"{epsilon:g}"}
                 target = tacita.CalibratedGaussian(target_epsilon=epsilon, target_delta=DELTA)
-                for way, settings in ways(train, units, rule.sample_rate):
-                    noise = trained(name, settings, target, 0.0, 0)
-                    pilot = {lr: score(trained(name, settings, noise, lr, 1000), tune) for lr in RATES[name]}
-                    lr = max(pilot, key=lambda tried: pilot[tried])
-                    runs = [score(trained(name, settings, noise, lr, seed), test) for seed in range(arguments.seeds)]
-                    line[way] = f"{statistics.mean(runs):.1f} +- {statistics.stdev(runs):.1f}"
-                    print(name, heavy, epsilon, way, pilot, noise.noise_multiplier, line[way], flush=True)
-                lines.append(line)
+                print(line, flush=True)
+                settings = {"target": target, "rates": RATES[name], "parts": (tune, test), "seeds": arguments.seeds}
+                each = ways(train, units, rule.sample_rate)
+                lines.append(line | compared(each, partial(trained, name), **settings))
     write_section(SCRIPT, markdown_table(lines), PAGE)
 
 

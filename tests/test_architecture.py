@@ -121,7 +121,7 @@ def test_one_oracle_and_its_statement_bring_no_more_than_they_do():
     files = run_path(str(ROOT / "benchmarks" / "house.py"))["brought"]()  # Opacus installs a package "benchmarks"
     lines = sum(len(one.code) for one in files)
     print(f"ClippedGradientOracle and statement bring {lines:,} lines of code in {len(files)} files")
-    assert lines <= MOST_LINES
+    assert lines <= MOST_LINES, "load what is new where it is used, or say in MOST_LINES that the core has grown"
     assert len(files) <= MOST_FILES
     rooms = {room_of(dotted(one.path)) for one in files}
     assert not rooms & (

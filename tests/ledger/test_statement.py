@@ -325,6 +325,14 @@ def test_there_is_no_statement_without_a_ledger(source):
         statement(source, DELTA)
 
 
+def test_only_a_ledger_with_a_file_is_verified_by_a_command(ledger):
+    """In memory there is nothing that the command could read."""
+    pages = [" ".join(statement(one, DELTA).text.split()) for one in (ledger, book())]
+    assert ['Verified: by "tacita statement"' in page for page in pages] == [True, False]
+    assert "Verified: as this was stated: that the ledger's lines" in pages[1]
+    assert "has left no file to verify" in pages[1]
+
+
 def test_an_empty_ledger_says_nothing_of_any_model():
     words = statement(book(), DELTA)
     assert "no session is registered" in words.text

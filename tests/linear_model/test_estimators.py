@@ -9,11 +9,13 @@ import warnings
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
+import joblib
 import numpy as np
 import pytest
 import scipy.sparse
 from sklearn.base import clone
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
@@ -450,6 +452,20 @@ def test_a_clone_is_paid_from_the_same_ledger():
     model = made(PrivateRidge, ledger=shared())
     assert clone(model).ledger is model.ledger
     assert clone(model).get_params() == model.get_params()
+
+
+def test_a_search_in_threads_is_paid_from_one_ledger():
+    """Six fits and the last one on all rows, at once: each is planned, and the cap holds for all together."""
+    X, labels, _ = data(600)
+    ledger = shared(filter_order=8.0)
+    model = made(PrivateLogisticRegression, epsilon=0.1, classes=[0, 1], data_norm=3.0, ledger=ledger)
+    with joblib.parallel_config(backend="threading"):
+        search = GridSearchCV(model, {"alpha": [0.01, 1.0]}, cv=3, n_jobs=2).fit(X, labels)
+    assert search.best_estimator_.ledger_ is ledger
+    assert [one.purpose for one in ledger.sessions].count("train") == 7
+    assert all(one.closed for one in ledger.sessions)
+    assert ledger.verify().ok
+    assert 0.1 < ledger.epsilon(DELTA) <= 2.0
 
 
 def test_another_relation_than_that_of_the_ledger_is_refused():

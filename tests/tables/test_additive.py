@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import tacita
 from tacita.random import Randomness
@@ -195,6 +194,44 @@ def test_it_learns_what_no_line_can_and_says_what_it_did(asked):
     assert first.importance > 4 * second.importance
 
 
+DIRECTIONS = "[columns.x]\nkind = 'number'\nmonotone = {!r}\n[columns.z]\nkind = 'number'\nmonotone = 'down'\n"
+
+
+@pytest.mark.parametrize("up", [True, False])
+@pytest.mark.parametrize("target", [{"classes": ("n", "y")}, {"target": "size", "task": "regression"}])
+def test_a_declared_direction_is_kept_for_any_two_cells(asked, up, target):
+    """In the noise, against the data, and across zero, which has a bin of its own."""
+    Path("schema.toml").write_text(DIRECTIONS.format("up" if up else "down"))
+    lines = Path("bumps.csv").read_text().splitlines()
+    sizes = [f"{abs(float(line.split(',')[0])):.3f}" for line in lines[1:]]
+    Path("bumps.csv").write_text("\n".join(f"{a},{b}" for a, b in zip(lines, ["size", *sizes], strict=True)))
+    drop = ("label",) if "target" in target else ("size",)
+    train_table(dataclasses.replace(asked, schema="schema.toml", drop=drop, **target))
+    cells = [-1e9, -3.0, *np.linspace(-2, -0.01, 50), -1e-300, 0.0, 1e-300, *np.linspace(0.01, 2, 50), 3.0, 1e9]
+    model, rest = tacita.load("run"), np.zeros(len(cells))
+    for column, rises in (("x", up), ("z", False)):
+        frame = {"x": rest, "z": rest} | {column: np.array(cells)}
+        found = model.predict_proba(frame)[:, 1] if "classes" in target else model.predict(frame).astype(float)
+        steps = np.diff(found)
+        assert (steps >= -1e-6).all() if rises else (steps <= 1e-6).all()
+    assert model.shapes()[0].importance > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": "linear", "classes": ("n", "y")}, "monotone of column 'x' belongs to model = additive"),
+        ({}, r"needs a regression .* or two classes as given"),
+        ({"classes": ("n", "y", "q")}, r"needs a regression .* or two classes as given"),
+    ],
+)
+def test_a_direction_that_no_model_can_keep_is_refused(asked, change, message):
+    Path("schema.toml").write_text(DIRECTIONS.format("up"))
+    with pytest.raises(ValueError, match=message):
+        train_table(dataclasses.replace(asked, schema="schema.toml", **change))
+    assert not Path("run").exists()
+
+
 @pytest.mark.parametrize("more", [{}, {"hardened": "rounded"}, {"sample_rate": 0.3, "queries": 40}])
 def test_killed_in_between_it_goes_on_to_the_same_bits(asked, monkeypatch, more):
     asked, fsync, count = dataclasses.replace(asked, **more), os.fsync, [0]
@@ -262,10 +299,3 @@ def test_declared_columns_and_grids_are_refused_before_anything_is_spent(asked):
     with pytest.raises(ValueError, match="grid cannot have model = additive"):
         tacita.tables.sweep_table(grid)
     assert not Path("run").exists()
-
-
-def test_without_two_classes_it_is_a_constant(asked):
-    Path("bumps.csv").write_text("x,z,label\n" + "1,2,y\n" * 3000)
-    run = train_table(asked)
-    assert run.statement.startswith("NOTHING LEARNED")
-    assert isinstance(tacita.load("run").model, nn.Linear)

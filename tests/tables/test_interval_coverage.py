@@ -61,7 +61,7 @@ def test_balanced_accuracy(rows, recall):
         generator = np.random.default_rng(rows)
         right = generator.binomial(sizes, recalls, (DRAWS, 2))
         kept, others = noisy(generator, right, noise), noisy(generator, sizes - right, noise)
-        found = [intervals.mean_recall(r, r + w, 1, noise) for r, w in zip(kept, others, strict=True)]
+        found = [intervals.mean_recall(r, r + w, np.ones((2, 2)), noise) for r, w in zip(kept, others, strict=True)]
         given = [one for one in found if one is not None]
         missed = sum(not one.lower <= recalls.mean() <= one.upper for one in given)
         assert 1 - missed / DRAWS >= FEWEST, noise
@@ -83,7 +83,10 @@ def test_auc(rows, gap):
             noisy(generator, generator.multinomial(size, law, DRAWS), noise)
             for size, law in zip((rows - rows // 4, rows // 4), laws, strict=True)
         ]
-        found = [intervals.area_under_curve(first, second, noise) for first, second in zip(*classes, strict=True)]
+        found = [
+            intervals.area_under_curve(first, second, EDGES[1:-1], noise)
+            for first, second in zip(*classes, strict=True)
+        ]
         given = [one for one in found if one is not None]
         if given:
             assert 1 - (1 - covers(given, norm.cdf(gap / 2**0.5))) * len(given) / DRAWS >= FEWEST, noise

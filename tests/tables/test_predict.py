@@ -11,7 +11,6 @@ import pytest
 
 import tacita
 from tacita.errors import DataStructureError
-from tacita.random import Randomness
 from tacita.tables import predict as predict_module
 from tacita.tables import predict_file, train_table
 from tacita.tables.source import declared_schema
@@ -96,16 +95,6 @@ def test_parquet_goes_through_memory_piece_by_piece(model, table, monkeypatch, o
 
 def _read(path: str) -> pyarrow.Table:
     return pyarrow.csv.read_csv(path) if path.endswith(".csv") else pyarrow.parquet.read_table(path)
-
-
-def test_a_constant_model_scores_a_parquet_file(settings, table) -> None:
-    """No class was bought: the prediction is a text all the same."""
-    train_table(settings(epsilon=0.01, delta=1e-6), randomness=Randomness.insecure(0))
-    found = tacita.load("run")
-    assert not found.classes
-    pyarrow.parquet.write_table(pyarrow.csv.read_csv(table), "new.parquet")
-    predict_file(found, "new.parquet", "scored.parquet")
-    assert set(pyarrow.parquet.read_table("scored.parquet")["prediction"].to_pylist()) == {"unknown"}
 
 
 def test_parquet_with_a_column_that_the_model_does_not_need(model, table) -> None:

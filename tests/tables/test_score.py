@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tacita.tables import Schema, make_encoder
+from tacita.tables.intervals import CURVE_ERROR
 from tacita.tables.score import (
     CLASSES,
     COINS,
@@ -15,6 +16,7 @@ from tacita.tables.score import (
     read_score,
 )
 from tacita.tables.score import score_counts as counts_with_coins
+from tacita.testing.roc import auc
 from tests.tables.buying import buy_score
 
 THREE = make_encoder(Schema.loads("[target]\ncolumn='y'\nclasses=['a', 'b', 'c']"))
@@ -96,9 +98,27 @@ def test_numbers_without_noise():
     counts = score_counts(TWO, np.c_[0 * odds, odds], target, all_of(target), all_of(target))
     score = read_score(TWO, {block: values.numpy() for block, values in counts.items()}, none)
     assert (score.rows, score.value.value, score.balanced.value) == (1000, 0.8, 0.8)
-    assert score.auc.value == pytest.approx(0.8)
+    assert score.auc.lower < 0.8 < score.auc.value < score.auc.upper  # odds that are equal within a bin
     assert score.sizes == (600, 400)
     assert len(ODDS) + 1 == 10
+
+
+@pytest.mark.parametrize("share", [0.5, 0.1, 0.014, 0.003])
+@pytest.mark.parametrize("scale", [0.4, 1.0, 1.5])  # of the log odds that the model says, over those of the rows
+def test_an_area_of_a_rare_class_is_near_the_exact_one(share, scale):
+    """Ten bins, without noise: off by less than the interval allows for."""
+    generator, centre, none = np.random.default_rng(0), np.log(share / (1 - share)), {SCORES: 0.0, CLASSES: 0.0}
+    for spread in (0.5, 1.0, 2.0):
+        odds = generator.normal(0, spread, 200_000)
+        target = (generator.random(len(odds)) < 1 / (1 + np.exp(-odds - centre))).astype(int)
+        said = scale * odds + centre
+        counts = score_counts(TWO, np.c_[0 * said, said], target, known := all_of(target), known, centre=float(centre))
+        found = read_score(TWO, {b: values.numpy() for b, values in counts.items()}, none, centre=float(centre))
+        exact = auc(said[target == 1], said[target == 0])
+        assert abs(found.auc.value - exact) < CURVE_ERROR
+        assert found.value.value == pytest.approx(np.mean((said > 0) == target))
+        recalls = np.mean(said[target == 1] > 0), np.mean(said[target == 0] <= 0)
+        assert found.balanced.value == pytest.approx(np.mean(recalls))
 
 
 def test_r2_is_near_the_exact_one(normals):

@@ -320,16 +320,17 @@ def test_other_relations(settings, table) -> None:
 
 @pytest.mark.parametrize("relation", ["replace_one", "zero_out_one"])
 def test_a_public_count_of_zero_is_named(settings, table, relation: str) -> None:
-    table.write_text("x,y,kind,patient,label\n")
+    np.savez("table.npz", image=np.zeros((0, 3, 3), np.uint8), digit=np.arange(0))
+    asked = settings(data="table.npz", target="digit", drop=(), classes=("0", "1"), neighboring_relation=relation)
     with pytest.raises(tacita.DataStructureError, match="must have a row to train on"):
-        train_table(settings(neighboring_relation=relation))
+        train_table(asked)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2])
 def test_an_array_column_of_any_length_trains(settings, table, rows: int) -> None:
     """Under add_or_remove_one the outcome does not tell whether there is a row."""
     np.savez("table.npz", image=np.zeros((rows, 3, 3), np.uint8), digit=np.arange(rows) % 2)
-    run = train_table(settings(data="table.npz", target="digit", drop=()))
+    run = train_table(settings(data="table.npz", target="digit", drop=(), classes=("0", "1")))
     assert run.fields["queries_made"] == 4
 
 
@@ -348,9 +349,14 @@ HOSTILE = {
 
 @pytest.mark.parametrize("target", ["label", "x"])
 @pytest.mark.parametrize("name", HOSTILE)
-def test_what_rows_hold_never_raises(settings, table, name: str, target: str, capsys) -> None:
+def test_what_rows_hold_raises_nothing_else(settings, table, name: str, target: str, capsys) -> None:
     table.write_text("x,y,kind,patient,label\n" + "".join(row + "\n" for row in HOSTILE[name]))
-    run = train_table(settings(target=target))
+    try:
+        run = train_table(settings(target=target))
+    except tacita.TacitaError as error:  # by what was bought, and before the training
+        if not str(error).startswith("nothing to train on: "):
+            raise
+        return
     assert run.fields["epsilon"] <= 20.0
     predicted = tacita.load("run").predict({"x": [1.0], "y": [1], "kind": ["red"], "label": ["yes"]})
     assert len(predicted) == 1

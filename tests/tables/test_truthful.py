@@ -1,6 +1,7 @@
 """What a run says of itself is true: classes kept, task, constants, the plan before anything is spent, balance."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -8,11 +9,10 @@ import pytest
 
 import tacita
 from tacita.random import Randomness
-from tacita.tables import check_run, train_table
+from tacita.tables import train_table
 from tacita.tables.dry_run import plan_in_words, what_survives
 from tacita.tables.plan import TablePlan, noise_stds
 from tacita.tables.source import declared_schema, open_source
-from tacita.tables.table_statement import UNKNOWN
 from tacita.tables.table_task import TableTask
 
 HEAD = "x,y,label\n"
@@ -57,18 +57,23 @@ def test_the_score_without_noise_counts_them_too(settings, write) -> None:
     assert run.fields["holdout_score"]["value"] == pytest.approx(0.67, abs=0.06)
 
 
-@pytest.mark.parametrize("labels", [[1] * 300, [0] * 290 + [1] * 2, list(range(300)), []])
-def test_a_constant_model_says_so_first_and_has_no_score(settings, write, labels) -> None:
+ONE_LABEL = [
+    ([1] * 300, "no label but 'c1'"),
+    ([0] * 290 + [1] * 2, "no label but 'c0'"),
+    (list(range(300)), "no label"),
+    ([], "no label"),
+]
+
+
+@pytest.mark.parametrize(("labels", "seen"), ONE_LABEL)
+@pytest.mark.parametrize("model", ["linear", "additive"])
+def test_fewer_than_two_labels_stop_before_the_training(settings, write, labels, seen, model) -> None:
     write(labels)
-    run = train_table(settings(drop=(), epsilon=2.0, delta=1e-5))
-    assert run.statement.startswith("NOTHING LEARNED")
-    assert run.fields["holdout_score"]["value"] is None
-    assert "score" not in [one["session"] for one in run.fields["purchases"]]
-    said = set(tacita.load("run").predict({"x": [0.0, 1.0], "y": [0.0, 1.0]}))
-    expected = {"c1"} if labels == [1] * 300 else {"c0"} if len(labels) == 292 else {UNKNOWN}
-    assert said == expected
-    assert "" not in said
-    assert check_run("run").faults == ()
+    with pytest.raises(
+        tacita.TacitaError, match=f"nothing to train on: {seen} stood out of the noise in column 'label'"
+    ):
+        train_table(settings(drop=(), epsilon=2.0, delta=1e-5, model=model, average=None))
+    assert not Path("run/statement.json").exists()
 
 
 def test_the_task_is_said_where_it_is_decided(settings, table) -> None:
@@ -116,19 +121,34 @@ def test_what_a_label_needs_is_what_it_gets(settings, write) -> None:
     plan = TablePlan.of(chosen, open_source(chosen, declared_schema(chosen)))
     (line,) = [line for line in what_survives(plan) if "a label needs" in line]
     needed = int(line.split("about ")[1].split()[0])
-    seen = {}
-    for share in (0.5, 2.0):
-        write([0] * 4000 + [1] * int(share * needed))
-        found = [
-            train_table(settings(**vars_of(chosen), output=f"r{share}{i}"), randomness=tacita.Randomness.insecure(i))
-            for i in range(3)
-        ]
-        seen[share] = [len(tacita.load(run.folder).classes) for run in found]
-    assert seen == {0.5: [1, 1, 1], 2.0: [2, 2, 2]}
+    asked = {"drop": (), "epsilon": 1.0, "delta": 1e-5, "task": "classification", "queries": 2}
+    for i in range(3):
+        write([0] * 4000 + [1] * (needed // 2))
+        with pytest.raises(tacita.TacitaError, match=f"no label but 'c0' .* needs about {needed} rows"):
+            train_table(settings(**asked, output=f"few{i}"), randomness=tacita.Randomness.insecure(i))
+        write([0] * 4000 + [1] * 2 * needed)
+        train_table(settings(**asked, output=f"more{i}"), randomness=tacita.Randomness.insecure(i))
+        assert len(tacita.load(f"more{i}").classes) == 2
 
 
-def vars_of(chosen):
-    return {"drop": (), "epsilon": chosen.epsilon, "delta": chosen.delta, "task": chosen.task, "queries": 2}
+@pytest.mark.parametrize(("epsilon", "says"), [(20.0, "and look at the AUC"), (2.0, "none will be stated")])
+def test_what_a_rare_class_means_is_said_before_the_training(settings, write, epsilon, says) -> None:
+    write([0] * 9600 + [1] * 400)
+    said: list[str] = []
+    run = train_table(settings(drop=(), epsilon=epsilon, delta=1e-5, queries=20), say=said.append)
+    (line,) = [line for line in said if "the rarest class, 'c1', has about" in line]
+    assert re.search(r"about (3\.[89]|4\.[0-2])% of the rows: always answering 'c0' is right in about 9[56]\.\d%", line)
+    assert line.endswith(says)
+    score = run.fields["holdout_score"]
+    assert ("AUC" in score) == ("too few of these rows for a balanced accuracy or an AUC" not in score["how"])
+    assert ("AUC" in score) == (epsilon == 20)
+
+
+def test_nothing_is_said_of_classes_of_a_size(settings, write) -> None:
+    write([0] * 500 + [1] * 100)
+    said: list[str] = []
+    train_table(settings(drop=(), queries=2), say=said.append)
+    assert not any("rarest" in line for line in said)
 
 
 def test_the_advice_to_name_columns_comes_with_many_of_them(settings, tmp_path, monkeypatch) -> None:

@@ -75,6 +75,36 @@ class Quiet(Mechanism):
         return plain(values, {block: 0.95 * std for block, std in noise_std.items()}, normals)
 
 
+@dataclass(frozen=True, kw_only=True)
+class JoinsRuns(Mechanism):
+    """Noise of one length for all values of a call: right in a query, and in an audit for all runs together."""
+
+    event, on = Quiet.event, Quiet.on
+
+    def __call__(self, values, noise_std, normals):
+        released = {}
+        for block, tensors in values.items():
+            draws = normals(block, tensors)
+            long = (sum(x.numel() for x in tensors.values()) / 4) ** 0.5
+            released[block] = {name: x + noise_std[block] * long * draws[name] for name, x in tensors.items()}
+        return released
+
+
+def test_noise_that_joins_the_runs_of_an_audit_is_refuted():
+    with pytest.raises(AssertionError, match="noise has not the stated standard deviation"):
+        check_oracle(given(full, mechanism=JoinsRuns(noise_multiplier=1.0)))
+
+
+def test_why_no_relation_is_served_is_said():
+    def make(rows, ledger):
+        raise UnsupportedEventError("this noise is proved for nothing")
+
+    with pytest.raises(
+        AssertionError, match=r"under every relation: .*add_or_remove_one: this noise is proved for nothing"
+    ):
+        check_oracle(make)
+
+
 def test_noise_five_per_cent_too_small_is_refuted_with_adversary_claim_and_bound():
     quiet = given(full, mechanism=Quiet(noise_multiplier=1.0))
     with pytest.raises(AssertionError, match=r"adversary '.*' scored by .*refuted: epsilon 3.* is claimed.*at least"):

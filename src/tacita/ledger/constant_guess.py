@@ -3,19 +3,32 @@
 from collections.abc import Mapping
 from typing import Any
 
+CONSTANT_AREA = 0.5  # the AUC of a constant
+
 
 def like_a_guess(score: Any) -> bool:
     """Return whether a score's interval (or an exact score) reaches down to that of always answering the same.
+
+    Where one class is rare, accuracy tells little of a model. An AUC above one half tells it from a constant, too.
 
     Example:
         >>> score = {"value": 0.8, "interval": [0.74, 0.86], "constant_guess": {"label": "no", "value": 0.76}}
         >>> like_a_guess(score), like_a_guess({**score, "interval": [0.77, 0.83]}), like_a_guess(None)
         (True, False, False)
+        >>> like_a_guess({**score, "AUC": {"value": 0.7, "interval": [0.62, 0.78]}})
+        False
     """
     guess = score.get("constant_guess") if isinstance(score, Mapping) else None
     if not isinstance(score, Mapping) or not isinstance(guess, Mapping):
         return False
-    interval = score.get("interval")
-    low = interval[0] if isinstance(interval, list | tuple) and interval else score.get("value")
-    level = guess.get("value")
-    return isinstance(low, int | float) and isinstance(level, int | float) and low <= level
+    low, level, area = _low(score), guess.get("value"), _low(score.get("AUC"))
+    ranks = isinstance(area, int | float) and area > CONSTANT_AREA
+    return isinstance(low, int | float) and isinstance(level, int | float) and low <= level and not ranks
+
+
+def _low(value: Any) -> Any:
+    """Return the lower end of a value's interval, or the value itself if it is exact."""
+    if not isinstance(value, Mapping):
+        return None
+    interval = value.get("interval")
+    return interval[0] if isinstance(interval, list | tuple) and interval else value.get("value")

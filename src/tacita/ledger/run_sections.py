@@ -20,6 +20,7 @@ GIVEN = {  # what whoever makes the run may say of it -> its name on the page
 }
 TO_SIGN = ("responsible", "contact", "purpose")  # of GIVEN: who answers, whom to ask, and what for
 
+IN_MEMORY = "memory"  # the field ledger_anchor of a ledger without a file
 NOT_VERIFIED = (
     "What was given or declared (people, purpose, data set, bounds, public files), what else was done with the same "
     "data, and that nobody rewrote the ledger with all copies of its last hash. Whoever signs answers for these."
@@ -83,12 +84,17 @@ def _data(fields: Fields) -> str:
 
 
 def _signature(fields: Fields) -> Iterator[Words]:
-    yield row(
-        "Verified",
-        'by "tacita statement": that the ledger\'s lines follow from each other up to its last known hash, that the '
-        "numbers of the guarantee follow from the ledger, and that the files beside it are those of its seal, if it "
-        "has one.",
+    followed = (
+        "that the ledger's lines follow from each other up to its last known hash, that the numbers of the guarantee "
+        "follow from the ledger"
     )
+    if fields["ledger_anchor"] == IN_MEMORY:
+        yield row(
+            "Verified", f"as this was stated: {followed}. The ledger was in memory, and has left no file to verify."
+        )
+    else:
+        files = "that the files beside it are those of its seal, if it has one"
+        yield row("Verified", f'by "tacita statement": {followed}, and {files}.')
     yield row("Not verified", NOT_VERIFIED)
     yield Words("")
     lines = "Name: ____________________   Date: ______________   Signature: ____________________"

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from scipy.optimize import isotonic_regression
 from torch import Tensor, nn
 
 from tacita.tables.encoder_rules import best_bins
@@ -62,11 +63,27 @@ class BinnedColumn:
         place: Where its features stand.
         rows: Bought number of rows of each bin, above 0.
         prior: S, the prior covariance at sigma = 1.
+        order: Its bins in increasing order, with zero where it lies, if a direction is declared; the missing cell is
+            none of them.
+        up: Whether the output rises along ``order``, or falls.
     """
 
     place: slice
     rows: np.ndarray
     prior: np.ndarray
+    order: np.ndarray | None = None
+    up: bool = True
+
+    def project(self, weight: np.ndarray) -> np.ndarray:
+        """Return the nearest weights, (outputs, bins), by bought masses, that keep the declared direction.
+
+        The last output has it; the first of two classes the opposite one.
+        """
+        if self.order is not None:
+            for output, own in enumerate(weight):
+                up = self.up == (output == len(weight) - 1)
+                own[self.order] = isotonic_regression(own[self.order], weights=self.rows[self.order], increasing=up).x
+        return weight
 
 
 def binned_columns(preprocessing: Preprocessing) -> list[BinnedColumn]:
@@ -75,14 +92,17 @@ def binned_columns(preprocessing: Preprocessing) -> list[BinnedColumn]:
     assert survey is not None
     for piece in preprocessing.encoder.pieces:
         facts = survey.facts(piece.column)
+        order, up = None, True
         if isinstance(piece, BinsPiece):
             counts, prior = _masses(piece, facts), _walk(piece)
+            if piece.monotone is not None:
+                order, up = np.argsort(_positions(piece)), piece.monotone == "up"
         else:
             assert isinstance(piece, CategoryPiece)
             known = [dict(facts.values).get(value, 0.0) for value in piece.values]
             counts, prior = np.array([*known, rows - sum(known)]), np.eye(piece.width)
         mass = 0.9 * np.maximum(counts, 0.0) + SPARE_MASS * rows
-        found.append(BinnedColumn(slice(first, first + piece.width), mass, prior))
+        found.append(BinnedColumn(slice(first, first + piece.width), mass, prior, order, up))
         first += piece.width
     return found
 
@@ -121,10 +141,15 @@ def _add(counts: np.ndarray, edges: np.ndarray, bin: Bin) -> None:
         counts[: len(share)] += bin.count * share / share.sum()
 
 
+def _positions(piece: BinsPiece) -> np.ndarray:
+    """Return where the bins of a number lie, with zero in its place."""
+    order = np.arange(len(piece.edges) + 1, dtype=np.float64)
+    return np.append(order, np.searchsorted(piece.edges, 0.0, side="right") - 0.5)
+
+
 def _walk(piece: BinsPiece) -> np.ndarray:
     """Return the covariance of a random walk over the bins, with zero where it lies, and missing cells apart."""
-    order = np.arange(len(piece.edges) + 1, dtype=np.float64)
-    order = np.append(order, np.searchsorted(piece.edges, 0.0, side="right") - 0.5)
+    order = _positions(piece)
     order -= order.min() - 1
     prior = np.zeros((piece.width, piece.width))
     prior[:-1, :-1] = np.minimum.outer(order, order)
@@ -220,7 +245,8 @@ class FilteredSteps(torch.optim.Optimizer):
             if sigma[number] > 0:
                 moved = np.stack([law.filtered(float(sigma[number]), g) for law, g in zip(laws, own, strict=True)])
                 moved -= moved @ mass[:, None] / mass.sum()
-                self._weight[:, column.place] -= torch.from_numpy(moved / GAMMA).to(self._weight.dtype)
+                kept = column.project(self._weight[:, column.place].double().numpy() - moved / GAMMA)
+                self._weight[:, column.place] = torch.from_numpy(kept).to(self._weight.dtype)
         self._bias -= torch.from_numpy(totals / (self._curvature * self._rows * GAMMA)).to(self._bias.dtype)
 
     def _mean_residuals(self, parameter: Tensor, together: int) -> np.ndarray:

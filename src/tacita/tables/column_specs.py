@@ -11,7 +11,7 @@ import msgspec
 
 from tacita._near_names import did_you_mean
 from tacita.tables.cells import check_date_format, parse_date
-from tacita.tables.features import ArrayPiece, check_array, evenly_spread
+from tacita.tables.features import ArrayPiece, Direction, check_array, evenly_spread
 from tacita.tables.strict import LONGEST_REASON, strict
 from tacita.tables.wavelets import Scattering
 
@@ -26,11 +26,16 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class NumberSpec(Declared, frozen=True, tag="number"):
-    """A number, clamped to [lower, upper]; ``steps`` are public thresholds, by default chosen by a public rule."""
+    """A number, clamped to [lower, upper]; ``steps`` are public thresholds, by default chosen by a public rule.
+
+    With ``monotone`` the prediction of an additive model never falls ("up") or never rises ("down") with this column:
+    the number, or the chance of the second class.
+    """
 
     lower: float | None = None
     upper: float | None = None
     steps: tuple[float, ...] | None = None
+    monotone: Direction | None = None
 
     def __post_init__(self):
         check_bounds(self.lower, self.upper)

@@ -74,12 +74,16 @@ def make_additive_encoder(schema: Schema, survey: Survey, *, columns: Sequence[s
     pieces: list[Piece] = []
     for facts in map(survey.facts, names):
         values, spec = tuple(value for value, _ in facts.values), schema.columns.get(facts.column)
+        monotone = spec.monotone if isinstance(spec, NumberSpec) else None
         few = 1 < len(values) <= FEW_VALUES and sum(count for _, count in facts.values) >= ALL_VALUES * survey.rows
-        if facts.kind == "category" or (facts.kind == "number" and few):
+        if facts.kind == "category" or (facts.kind == "number" and few and monotone is None):
             pieces.append(CategoryPiece(column=facts.column, values=values, indicator=True))
         elif facts.kind == "number":
             date_format = spec.format if isinstance(spec, DateSpec) else None
-            pieces.append(BinsPiece(column=facts.column, edges=_bin_edges(facts), date_format=date_format))
+            edges = {*_bin_edges(facts), 0.0} if monotone is not None else {*_bin_edges(facts)}
+            pieces.append(
+                BinsPiece(column=facts.column, edges=tuple(sorted(edges)), date_format=date_format, monotone=monotone)
+            )
     return _encoder(schema, survey, names, pieces)
 
 
@@ -266,7 +270,7 @@ def _few(facts: Facts, survey: Survey, most: int) -> bool:
 def _target(target: Target, survey: Survey | None) -> ClassTarget | NumberTarget:
     """Return how the target is read, by what is declared or bought.
 
-    With fewer than two classes the model is a constant, and the statement says so.
+    With fewer than two classes nothing is trained.
     """
     if target.classes is not None:
         return ClassTarget(column=target.column, classes=as_texts(target.classes))

@@ -8,6 +8,7 @@ Scattering features are fixed, public transforms of an image (:mod:`tacita.table
 import math
 from abc import ABCMeta, abstractmethod
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -19,6 +20,7 @@ from tacita.tables.extraction import extracted, scaled
 from tacita.tables.table import ArrayColumn, Column
 from tacita.tables.wavelets import Scattering, group_normalised
 
+Direction = Literal["up", "down"]
 BLOCK_ROWS = 2**11  # rows that are worked on at once; few enough for the processor's cache
 CLAMP = 4.0  # standardised numbers lie in [-CLAMP, CLAMP]
 MOST_IN_ARRAY = 2**24  # numbers in the array of one row
@@ -120,14 +122,19 @@ class BinsPiece(Piece, frozen=True, tag="bins"):
     Attributes:
         edges: Inner edges of the bins, increasing; zero, and what is nearer to it than 2^-30, is in no bin.
         date_format: The format of dates, which are read as days; ``None`` for numbers.
+        monotone: How the model's output changes from bin to bin, if that is declared. Zero is then an edge, so that its
+            own bin lies between two others.
     """
 
     edges: tuple[float, ...]
     date_format: str | None = None
+    monotone: Direction | None = None
 
     def __post_init__(self):
         if not all(map(math.isfinite, self.edges)) or list(self.edges) != sorted(set(self.edges)):
             raise ValueError("edges must be finite and increasing.")
+        if self.monotone is not None and 0.0 not in self.edges:
+            raise ValueError("edges must hold 0 where a direction is declared.")
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from tacita.ledger import Session
@@ -20,6 +19,7 @@ from tacita.tables.released_counts import whole
 from tacita.tables.score import COINS, Score, read_score, score_counts
 from tacita.testing.roc import auc
 
+NO_AREA = ". One of the two classes has too few of these rows for a balanced accuracy or an AUC at this noise"
 Guess = tuple[str, float]  # the most common label and its share of the rows
 
 
@@ -29,7 +29,14 @@ def measure(encoder: Encoder, *, bounded: bool = False) -> str:
 
 
 def exact_counts(
-    model: nn.Module, encoder: Encoder, chunks: Iterable[Encoded], *, coins: Stream, largest: float, alone: bool = False
+    model: nn.Module,
+    encoder: Encoder,
+    chunks: Iterable[Encoded],
+    *,
+    coins: Stream,
+    largest: float,
+    centre: float = 0.0,
+    alone: bool = False,
 ) -> dict[str, Tensor]:
     """Count the score's two histograms exactly. They are private until :func:`bought` has added noise.
 
@@ -41,13 +48,15 @@ def exact_counts(
         coins: A secret stream that serves nothing else. A row's coins follow from its place, so that a resumed run
             counts the same.
         largest: The bound on the squared errors and targets of a regression.
+        centre: That of the bins of log odds.
         alone: Predict each row on its own, so that it shows in no other row's count.
     """
     total: dict[str, Tensor] = {}
     first = 0
     for rows in chunks:
         found = _outputs(model, encoder, rows, alone=alone)
-        own = score_counts(encoder, found, *_answers(rows), coins=_coins(coins, first, len(found)), largest=largest)
+        tossed = _coins(coins, first, len(found))
+        own = score_counts(encoder, found, *_answers(rows), coins=tossed, largest=largest, centre=centre)
         total = {block: counts + total.get(block, 0) for block, counts in own.items()}
         first += len(found)
     return total
@@ -68,10 +77,14 @@ def bought(
     *,
     guess: Guess | None,
     largest: float,
+    centre: float = 0.0,
 ) -> dict[str, Any]:
-    """Buy the score on held-out rows, and return the statement's fields of it. ``largest`` is that of the counts."""
+    """Buy the score on held-out rows, and return the statement's fields of it.
+
+    ``largest`` and ``centre`` are those of the counts.
+    """
     noisy = buy_blocks(session, {block: {block: values} for block, values in counts.items()}, noise_std, randomness)
-    score = read_score(encoder, noisy, noise_std, largest)
+    score = read_score(encoder, noisy, noise_std, largest, centre)
     found = {
         "measure": measure(encoder, bounded=True),
         "value": score.value.value,
@@ -82,7 +95,8 @@ def bought(
         "private": True,
         "how": "bought in the same ledger, on rows held out by coin; the interval covers sampling and noise"
         + ("" if score.value.value is not None else "; at this noise they are too few for a number")
-        + bounded(encoder, largest, score),
+        + bounded(encoder, largest, score)
+        + (NO_AREA if len(encoder.classes) == 2 and score.auc is None else ""),
         "noise_std": dict(noise_std),
         **({} if score.outside is None else {"outside": dict(zip(("share", "noise"), score.outside, strict=True))}),
     }
@@ -92,8 +106,8 @@ def bought(
     return found
 
 
-def none_for(encoder: Encoder, how: str = "none: the model is a constant") -> dict[str, Any]:
-    """Return the statement's fields of a model that has no score."""
+def none_for(encoder: Encoder, how: str) -> dict[str, Any]:
+    """Return the statement's fields of a run without a score."""
     return {"measure": measure(encoder), "value": None, "private": True, "how": how}
 
 
@@ -183,14 +197,9 @@ def _area(encoder: Encoder, found: np.ndarray, target: np.ndarray, known: np.nda
 
 def _outputs(model: nn.Module, encoder: Encoder, rows: Encoded, *, alone: bool = False) -> np.ndarray:
     """Return what the model says of each row: one score a class, or its prediction in the units of the answers."""
-    features, target = model_input(rows.features), encoder.target
-    found = (outputs(model, features, rows=1) if alone else outputs(model, features)).numpy()
+    target = encoder.target
+    found = (outputs(model, rows.features, rows=1) if alone else outputs(model, rows.features)).numpy()
     return (target.decode(found) - target.centre) / target.scale if isinstance(target, NumberTarget) else found
-
-
-def model_input(features: Tensor) -> Tensor:
-    """Return features as the model takes them: one column of zeros if there is no feature."""
-    return features if features.shape[1] else torch.zeros(len(features), 1)
 
 
 def words_for(path: str) -> str:

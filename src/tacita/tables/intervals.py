@@ -17,7 +17,9 @@ ROUNDING = 1 / 12  # variance that rounding to whole numbers adds
 SKEW = (Z**2 - 1) / 6  # rows: what the skewness of a sum of rows moves its quantiles, at most
 SKEW_OF_READ = (2 * Z**2 + 1) / 6  # ... where the variance is read from the same rows
 FARTHEST = 1e3  # R2 is searched down to 1 - FARTHEST
-CURVE_ERROR = 0.01  # allowed error of an area that is read from ten bins
+CURVE_ERROR = 0.015  # allowed error of an area that is read from ten bins
+OUTER_BIN = 1.5  # width that an open bin of log odds is taken to have
+MOST_WITHIN = 0.25  # area above a half within a bin, at most
 
 
 class ScoreInterval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -143,43 +145,71 @@ def _spread(counts: np.ndarray, values: np.ndarray, noise_std: float, rows: floa
     return math.sqrt(min(max(square - mean**2, 0.0), (mean - least) * (most - mean) + 1e-12))
 
 
-def mean_recall(right: np.ndarray, sizes: np.ndarray, parts: int, noise_std: float) -> ScoreInterval | None:
+def mean_recall(right: np.ndarray, sizes: np.ndarray, parts: np.ndarray, noise_std: float) -> ScoreInterval | None:
     """Return the interval of the mean recall over classes; ``None`` if a class has too few rows.
 
-    Both the right rows of a class and the others are the sum of ``parts`` noisy counts.
+    ``parts``, (2, classes), tells of how many noisy counts the right rows of a class and its others are the sum.
     """
-    spread = math.sqrt(2 * parts * (noise_std**2 + ROUNDING))
-    if len(sizes) < 2 or float(sizes.min()) < max(2 * VISIBLE * spread, 2.0):
+    spread = np.sqrt(parts.sum(0) * (noise_std**2 + ROUNDING))
+    if len(sizes) < 2 or (sizes < np.maximum(2 * VISIBLE * spread, 2.0)).any():
         return None
     recalls = np.clip(right / sizes, 0.0, 1.0)
     fewest = sizes - spread  # errs upwards as often as an estimate of the variance from it
     shrunk = (np.clip(right, 0.0, sizes) + 2) / (sizes + 4)
     sampling = shrunk * (1 - shrunk) / fewest
-    noise = parts * (noise_std**2 + ROUNDING) * (recalls**2 + (1 - recalls) ** 2) / fewest**2
+    noise = (noise_std**2 + ROUNDING) * (parts[1] * recalls**2 + parts[0] * (1 - recalls) ** 2) / fewest**2
     half = Z * math.sqrt(float((sampling + noise).sum())) + SKEW / float(fewest.min())
     return _around(float(recalls.mean()), half / len(sizes))
 
 
-def area_under_curve(negative: np.ndarray, positive: np.ndarray, noise_std: float) -> ScoreInterval | None:
-    """Return the interval of the area under the curve, from noisy counts of two classes by bins of odds.
+def fewest_for_curve(bins: int, noise_std: float) -> float:
+    """Return how many counted rows each class needs for an area under the curve."""
+    return max(2 * VISIBLE * math.sqrt(bins * (noise_std**2 + ROUNDING)), 2.0)
 
-    The area is the chance that a row of the second class has higher odds than one of the first. ``None`` if a class has
-    too few rows.
+
+def area_under_curve(
+    negative: np.ndarray, positive: np.ndarray, edges: np.ndarray, noise_std: float
+) -> ScoreInterval | None:
+    r"""Return the interval of the area under the curve, from noisy counts of two classes by bins of log odds.
+
+    The area is the chance that a row of the second class has higher odds than one of the first. Within a bin of width w
+    it is taken to be :math:`1/2 + k w / 12`, k the slope of the log ratio of the classes over all bins, as for two
+    normal laws; the interval reaches down to rows that all tie there. ``None`` if a class has too few rows.
+
+    Args:
+        negative, positive: Noisy counts of the first and of the second class.
+        edges: Inner edges of the bins.
+        noise_std: Standard deviation of the noise on each count.
     """
     sizes = float(negative.sum()), float(positive.sum())
-    spread = math.sqrt(len(positive) * (noise_std**2 + ROUNDING))
-    if min(sizes) < max(2 * VISIBLE * spread, 2.0):
+    if min(sizes) < fewest_for_curve(len(positive), noise_std):
         return None
+    spread = math.sqrt(len(positive) * (noise_std**2 + ROUNDING))
     below = np.clip((np.cumsum(negative) - negative / 2) / sizes[0], 0.0, 1.0)
     above = np.clip(1 - (np.cumsum(positive) - positive / 2) / sizes[1], 0.0, 1.0)
-    area = min(max(float(positive @ below) / sizes[1], 0.0), 1.0)
+    ties = np.maximum(negative, 0.0) * np.maximum(positive, 0.0) / (sizes[0] * sizes[1])
+    within = float(ties @ _within(negative, positive, edges))
+    area = min(max(float(positive @ below) / sizes[1] + within, 0.0), 1.0)
     fewest = sizes[0] - spread, sizes[1] - spread
     noise = (noise_std**2 + ROUNDING) * (
         _norm(below - area) ** 2 / fewest[1] ** 2 + _norm(above - area) ** 2 / fewest[0] ** 2
     )
     fewer = min(fewest)
     shrunk = (area * fewer + 2) / (fewer + 4)
-    return _around(area, Z * math.sqrt(shrunk * (1 - shrunk) / fewer + noise) + SKEW / fewer + CURVE_ERROR)
+    unseen = CURVE_ERROR + MOST_WITHIN * float(ties[0] + ties[-1])  # of bins without an end nothing is known
+    half = Z * math.sqrt(shrunk * (1 - shrunk) / fewer + noise) + SKEW / fewer + unseen
+    return msgspec.structs.replace(_around(area, half), lower=max(area - within - half, 0.0))
+
+
+def _within(negative: np.ndarray, positive: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Return by how much the area within each bin is taken to be above a half."""
+    ends = np.concatenate([[edges[0] - OUTER_BIN], edges, [edges[-1] + OUTER_BIN]])
+    centres = (ends[1:] + ends[:-1]) / 2
+    laws = [np.maximum(counts, 0.0) / np.maximum(counts, 0.0).sum() for counts in (negative, positive)]
+    means = [float(law @ centres) for law in laws]
+    variance = sum(float(law @ (centres - mean) ** 2) for law, mean in zip(laws, means, strict=True)) / 2
+    slope = max(means[1] - means[0], 0.0) / max(variance, 1e-3)
+    return np.minimum(slope * np.diff(ends) / 12, MOST_WITHIN)
 
 
 def _between(value: float, lower: float, upper: float, most: float) -> ScoreInterval:

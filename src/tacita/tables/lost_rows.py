@@ -4,11 +4,16 @@ No message counts rows exactly. The histogram of the task (:mod:`tacita.tables.t
 target and of the lines that are no row, and the texts that were released show bytes that were not decoded.
 """
 
+from collections.abc import Mapping
+
 from tacita.ledger.text_lines import names_in_words
-from tacita.tables.findings import GARBLED
+from tacita.tables.findings import GARBLED, RARE
+from tacita.tables.intervals import fewest_for_curve
 from tacita.tables.json_lines import JsonLinesFile
 from tacita.tables.multiline import MOST_LINES
 from tacita.tables.preprocessing import Preprocessing
+from tacita.tables.rules import HOLDOUT
+from tacita.tables.score import CLASSES, ODDS
 from tacita.tables.source import TableSource
 from tacita.tables.task import SEEN
 
@@ -22,7 +27,7 @@ def lost_rows(preprocessing: Preprocessing, source: TableSource) -> list[str]:
 
 
 def nothing_to_train_on(preprocessing: Preprocessing, source: TableSource) -> str | None:
-    """Say why a training would be in vain, if no usable target stands out of the noise; else ``None``."""
+    """Say why a training would be in vain: no usable target, label or column stands out of the noise. Else ``None``."""
     target, survey = source.schema.target, preprocessing.survey
     assert target is not None
     if survey is None:
@@ -32,9 +37,37 @@ def nothing_to_train_on(preprocessing: Preprocessing, source: TableSource) -> st
         usable = kinds.label + kinds.decimal + (kinds.other if texts else 0.0)
         if usable < SEEN * kinds.noise_std and (why := _lost(preprocessing, source)):
             return why[0]
-    if preprocessing.encoder.task == "regression" and not target.complete and not survey.facts(target.column).bins:
+    encoder = preprocessing.encoder
+    if encoder.task == "regression" and not target.complete and not survey.facts(target.column).bins:
         return f"no number stands out of the noise among the targets, in column {target.column!r}"
-    return None
+    if encoder.task == "classification" and len(encoder.classes) < 2:
+        seen = f"no label but {encoder.classes[0]!r}" if encoder.classes else "no label"
+        return (
+            f"{seen} stood out of the noise in column {target.column!r}. A label needs about "
+            f"{survey.target_threshold or 0:.0f} rows: more rows, a larger epsilon, or labels as given (--classes) help"
+        )
+    return None if encoder.num_features else "no column stood out of the noise"
+
+
+def rare_class(preprocessing: Preprocessing, noise_std: Mapping[str, float] | None) -> list[str]:
+    """Say what a rare class means for the score, by bought counts; ``noise_std`` is that of the score, if it is bought.
+
+    Example of a line: the rarest class, 'yes', has about 1.4% of the rows, ...
+    """
+    counts, guess = preprocessing.label_counts, preprocessing.guess
+    if len(counts) < 2 or guess is None or (share := min(counts.values()) / max(preprocessing.rows, 1.0)) >= RARE:
+        return []
+    rarest = min(counts, key=lambda name: counts[name])
+    words = (
+        f"the rarest class, {rarest!r}, has about {share:.1%} of the rows: always answering {guess[0]!r} is right in "
+        f"about {guess[1]:.1%} of them, so that accuracy says little. A model may rank rows well and never answer "
+        f"{rarest!r}: use its probabilities, or give --balanced"
+    )
+    if noise_std is None or len(counts) > 2:
+        return [words]
+    held, needed = HOLDOUT * counts[rarest], fewest_for_curve(len(ODDS) + 1, noise_std[CLASSES])
+    few = f". About {held:.0f} of its rows are held out, and a private AUC needs {needed:.0f}: none will be stated"
+    return [words + (few if held < needed else ", and look at the AUC")]
 
 
 def _texts_are_labels(preprocessing: Preprocessing, source: TableSource) -> bool:

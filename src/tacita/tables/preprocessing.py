@@ -4,6 +4,7 @@ It is written before the training starts, so that a resumed run reads it and doe
 """
 
 import json
+import math
 from pathlib import Path
 
 import msgspec
@@ -31,13 +32,6 @@ class Preprocessing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     rows: float
 
     @property
-    def constant(self) -> bool:
-        """Whether the model is a constant, because no feature, or fewer than two classes, stood out of the noise."""
-        return self.encoder.num_features == 0 or (
-            self.encoder.task == "classification" and len(self.encoder.classes) < 2
-        )
-
-    @property
     def label_counts(self) -> dict[str, float]:
         """The bought number of rows of each class; empty if the classes were declared, or for a regression."""
         if self.survey is None or self.encoder.target is None or self.encoder.task != "classification":
@@ -53,6 +47,12 @@ class Preprocessing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             return None
         label = max(counts, key=lambda name: counts[name])
         return label, min(counts[label] / max(self.rows, 1.0), 1.0)
+
+    @property
+    def log_odds(self) -> float:
+        """The log of the bought rows of the second class over those of the first; 0 unless two classes were bought."""
+        counts = [self.label_counts.get(name, 1.0) for name in self.encoder.classes]
+        return math.log(counts[1] / counts[0]) if len(counts) == 2 else 0.0
 
     def to_bytes(self) -> bytes:
         """Return strict JSON; the numbers come back bit for bit."""

@@ -41,7 +41,7 @@ RATIO = 3.0  # of two neighbouring edges: between them values are rounded at ran
 ERROR_BINS = 12  # squared errors that are counted: 0, and the bound over powers of the ratio
 TARGET_BINS = 13  # standardised targets: 0, both bounds over powers of the ratio, and one between each two
 COINS = 3  # of a row: one rounds its squared error, two its target
-ODDS = (-4.0, -2.5, -1.5, -0.75, 0.0, 0.75, 1.5, 2.5, 4.0)  # inner edges of the bins of log odds
+ODDS = (-4.0, -2.5, -1.5, -0.75, 0.0, 0.75, 1.5, 2.5, 4.0)  # inner edges of the bins of log odds, from their centre
 SCORES, CLASSES = "score", "classes"  # the blocks
 
 
@@ -75,21 +75,41 @@ def score_counts(
     *,
     coins: np.ndarray,  # (COINS, rows), uniform in [0, 1): secret, and used for nothing else
     largest: float = LARGEST_ERROR,
+    centre: float = 0.0,
 ) -> dict[str, Tensor]:
-    """Count exactly, float64, by block. Private. ``largest`` bounds the squared errors and targets of a regression."""
+    """Count exactly, float64, by block. Private.
+
+    ``largest`` bounds the squared errors and targets of a regression; ``centre`` is that of the bins of log odds.
+    """
     outputs, target, known = outputs[labelled], target[labelled], known[labelled]
     if encoder.task == "classification":
-        counts = _class_counts(outputs, target, known, max(len(encoder.classes), 1))
+        counts = _class_counts(outputs, target, known, max(len(encoder.classes), 1), odds_edges(centre))
     else:
         counts = _number_counts(outputs[:, 0], target, known, coins[:, labelled], largest)
     return {name: torch.from_numpy(values.astype(np.float64)) for name, values in counts.items()}
 
 
-def _class_counts(outputs: np.ndarray, target: np.ndarray, known: np.ndarray, classes: int) -> dict[str, np.ndarray]:
+def odds_edges(centre: float) -> np.ndarray:
+    """Return the inner edges of the bins of log odds around ``centre``, increasing.
+
+    The nearest one to 0, where the prediction changes, is moved there.
+
+    Example:
+        >>> odds_edges(-4.0)
+        array([-8.  , -6.5 , -5.5 , -4.75, -4.  , -3.25, -2.5 , -1.5 ,  0.  ])
+    """
+    edges = np.array(ODDS) + centre
+    edges[np.abs(edges).argmin()] = 0.0
+    return edges
+
+
+def _class_counts(
+    outputs: np.ndarray, target: np.ndarray, known: np.ndarray, classes: int, edges: np.ndarray
+) -> dict[str, np.ndarray]:
     right = known & (outputs.argmax(1) == target)
     if classes == 2:
         with np.errstate(invalid="ignore"):
-            place, width = np.searchsorted(ODDS, outputs[:, 1] - outputs[:, 0], side="left"), len(ODDS) + 1
+            place, width = np.searchsorted(edges, outputs[:, 1] - outputs[:, 0], side="left"), len(edges) + 1
     else:
         place, width = right.astype(np.int64), 2
     by_class = np.bincount(target[known] * width + place[known], minlength=classes * width)
@@ -154,17 +174,24 @@ def largest_error(noise_std: Mapping[str, float], rows: float) -> float:
 
 
 def read_score(
-    encoder: Encoder, counts: Mapping[str, np.ndarray], noise_std: Mapping[str, float], largest: float = LARGEST_ERROR
+    encoder: Encoder,
+    counts: Mapping[str, np.ndarray],
+    noise_std: Mapping[str, float],
+    largest: float = LARGEST_ERROR,
+    centre: float = 0.0,
 ) -> Score:
-    """Read accuracy or R2 from the noisy counts, with intervals of at least 95 %. ``largest`` is that of the counts."""
-    scores, classes = counts[SCORES], counts[CLASSES]
+    """Read accuracy or R2 from the noisy counts, with intervals of at least 95 %.
+
+    ``largest`` and ``centre`` are those of the counts.
+    """
+    scores, classes, edges = counts[SCORES], counts[CLASSES], odds_edges(centre)
     rows = max(float(scores.sum()), 0.0)
     if encoder.task == "classification":
         return Score(
             rows=rows,
             value=share(float(scores[1]), float(scores[0]), noise_std[SCORES]),
-            balanced=mean_recall(*_right_and_all(classes), noise_std[CLASSES]),
-            auc=area_under_curve(classes[0], classes[1], noise_std[CLASSES]) if len(classes) == 2 else None,
+            balanced=mean_recall(*_right_and_all(classes, edges), noise_std[CLASSES]),
+            auc=area_under_curve(classes[0], classes[1], edges, noise_std[CLASSES]) if len(classes) == 2 else None,
             sizes=tuple(float(size) for size in classes.sum(axis=1)),
         )
     value = ratio(
@@ -182,12 +209,13 @@ def read_score(
     return Score(rows=rows, value=value, outside=(outside, noise / total))
 
 
-def _right_and_all(classes: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return the right rows and all rows of each class, and how many counts are in the sum of right or wrong ones."""
+def _right_and_all(classes: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return right rows and all rows of each class, and of how many counts right and wrong ones are the sum, (2, k)."""
     if len(classes) != 2:
-        return classes[:, 1], classes.sum(axis=1), 1
-    half = (len(ODDS) + 1) // 2  # log odds at or below 0 predict the first class
-    return np.array([classes[0, :half].sum(), classes[1, half:].sum()]), classes.sum(axis=1), half
+        return classes[:, 1], classes.sum(axis=1), np.ones((2, len(classes)))
+    first = int(np.searchsorted(edges, 0.0)) + 1  # bins: log odds at or below 0 predict the first class
+    parts = np.array([[first, len(edges) + 1 - first], [len(edges) + 1 - first, first]])
+    return np.array([classes[0, :first].sum(), classes[1, first:].sum()]), classes.sum(axis=1), parts
 
 
 def rounded(

@@ -166,7 +166,17 @@ def open_source(settings: TableSettings, schema: Schema) -> TableSource:
 
 
 def check_additive(settings: TableSettings, source: TableSource) -> None:
-    """Refuse an additive model of columns of which no bins are bought."""
+    """Refuse an additive model of columns of which no bins are bought, and a direction that no model can keep."""
+    target, specs = source.schema.target, source.schema.columns
+    assert target is not None
+    names = [name for name in source.names if getattr(specs.get(name), "monotone", None) is not None]
+    if names and settings.model != "additive":
+        raise ValueError(f"monotone of column {names[0]!r} belongs to model = additive: choose it, or leave it out.")
+    if names and target.task != "regression" and len(target.classes or ()) != 2:
+        raise ValueError(
+            f"monotone of column {names[0]!r} needs a regression (--task regression) or two classes as given "
+            '(--classes no,yes): "up" means that the second gets likelier.'
+        )
     if settings.model == "additive" and not set(source.names) <= set(source.to_buy):
         raise ValueError(
             "model = additive needs bought bins of every column: leave columns out of the schema (or drop them), or "

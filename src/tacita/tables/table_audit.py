@@ -24,7 +24,6 @@ from tacita.random import Randomness, Stream
 from tacita.runs.folder import RunFolder
 from tacita.runs.run_lifecycle import RunLifecycle
 from tacita.runs.sealed_run import TEXT
-from tacita.tables import held_out_score as score
 from tacita.tables import rules
 from tacita.tables.encoding import Encoder
 from tacita.tables.features import (
@@ -218,7 +217,7 @@ class _Audit:
         stream = self.task.randomness.session_key("canaries").stream(name)
         encoded = preprocessing.encoder.encode(crafted(preprocessing.encoder, self.canaries, stream))
         assert encoded.target is not None
-        return score.model_input(encoded.features), encoded.target, encoded.valid.to(torch.float32)
+        return encoded.features, encoded.target, encoded.valid.to(torch.float32)
 
     def _attack(self, oracle: Any, trial: CanaryTrial, candidates: list[Any]) -> Attack:
         if self.kind == "planted":

@@ -19,12 +19,11 @@ from tacita.runs.sealed_run import MODEL, SealedRun
 from tacita.tables.encoded_rows import narrow
 from tacita.tables.encoding import Encoder
 from tacita.tables.features import NumberTarget
-from tacita.tables.held_out_score import model_input
 from tacita.tables.models import ModelSpec, outputs
 from tacita.tables.preprocessing import Preprocessing
 from tacita.tables.shapes import Shape, shapes
 from tacita.tables.table import ArrayColumn, Column, NumberColumn, Table, TextColumn
-from tacita.tables.table_statement import PREPROCESSING, UNKNOWN, no_run
+from tacita.tables.table_statement import PREPROCESSING, no_run
 
 YEARS = -719_162.0, 2_932_896.0  # days since 1970-01-01 of the first day of year 1, and the last of year 9999
 
@@ -105,8 +104,6 @@ class TableModel:
             values = np.asarray(self.encoder.decode(found.squeeze(-1).numpy()))
             target = self.encoder.target
             return as_dates(values, target.scale) if isinstance(target, NumberTarget) and target.dates else values
-        if not self.classes:
-            return np.full(len(found), UNKNOWN, dtype=object)
         return np.array(self.encoder.decode(found.argmax(1).numpy()), dtype=object)
 
     def _chances(self, found: torch.Tensor) -> np.ndarray:
@@ -114,7 +111,7 @@ class TableModel:
 
     def _outputs(self, table: Table) -> torch.Tensor:
         def of(part: Table) -> torch.Tensor:
-            return outputs(self.model, model_input(self.encoder.encode(part, with_target=False).features))
+            return outputs(self.model, self.encoder.encode(part, with_target=False).features)
 
         return torch.cat([of(part) for part in narrow(table.chunks(), self.encoder.num_features)])
 
@@ -150,8 +147,9 @@ def load(folder: str | Path, *, trust_code: bool = False) -> TableModel:
     if not run.holds(PREPROCESSING):
         raise TacitaError(_no_table(folder, run.stated))
     preprocessing = Preprocessing.from_bytes(run.read(PREPROCESSING))
-    spec = preprocessing.model
-    if spec != ModelSpec.of(spec.name, spec.width, preprocessing.encoder):
+    spec, encoder = preprocessing.model, preprocessing.encoder
+    answers = encoder.task == "regression" or encoder.classes
+    if not (encoder.num_features and answers) or spec != ModelSpec.of(spec.name, spec.width, encoder):
         raise TacitaError(f"{PREPROCESSING} describes a model that does not fit its columns and target.")
     if spec.is_code and not trust_code:
         raise TacitaError(
@@ -200,7 +198,6 @@ def as_table(frame: Any, names: Sequence[str]) -> Table:
     for name in names:
         if name not in own:
             raise DataStructureError(f"frame must have the column {name!r}, which the model was trained on.")
-    names = names or list(own)[:1]  # a constant model needs only the number of rows
     return Table({name: _column(frame[own[name]]) for name in names})
 
 

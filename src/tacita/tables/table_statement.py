@@ -11,7 +11,6 @@ from typing import Any
 
 from tacita.ledger import Ledger, Statement, statement
 from tacita.ledger.text_lines import names_in_words
-from tacita.ledger.verdict import NOTHING_LEARNED
 from tacita.runs.run_facts import data_fingerprint
 from tacita.tables import rules, run_list
 from tacita.tables.encoding import Encoder
@@ -32,20 +31,18 @@ EXTRAS = (
     "target",
     "rows",
     "columns",
-    "headline",
     "files_policy",
     "not_anonymised",
     "private_releases",
     "files",
 )  # fields that a run on a table adds to a statement
-UNKNOWN = "unknown"  # the prediction of a model without a class
 NOISE_OF = "one count; its ratio to what a unit can add is that of the session"
 MOST_NAMED = 10  # columns that a line on the way names; the statement names all
 IF_ANY = ("selection", "chosen_among", "dataset", "about", "data_fingerprint", "public_losses")  # ... if they apply
 PRIVATE_RELEASES = (
     "the weights in model.safetensors",
     "what preprocessing.json says of the columns and the target (kinds, bounds, categories, classes, counts)",
-    "in the statement: headline, rows, num_units, columns, task, lr, what purchases released, holdout_score, and "
+    "in the statement: rows, num_units, columns, task, lr, what purchases released, holdout_score, and "
     "caveats on columns, classes, rows that contribute nothing, and delta",
     "data_fingerprint, if there is one, under a key that whoever made the run keeps",
     "fingerprints of queries in ledger.jsonl, under a key that is deleted, and the hashes that cover any of these",
@@ -121,7 +118,6 @@ def make_statement(
         target=encoder.target.column if encoder.target else None,
         rows={"value": whole(preprocessing.rows), "how": "declared" if source.schema.rows is not None else "bought"},
         columns=columns_field(settings, preprocessing, source.schema.unit),
-        headline=headline(preprocessing),
         files_policy=FILES_POLICY,
         not_anonymised=not_anonymised(settings),
         private_releases=list(PRIVATE_RELEASES),
@@ -221,26 +217,6 @@ def _purchase(session: str, what: str, noise_std: Any, released: Mapping[str, An
     }
 
 
-def headline(preprocessing: Preprocessing) -> str | None:
-    """Return the first line of the statement if the model learned nothing, else ``None``."""
-    encoder = preprocessing.encoder
-    if not preprocessing.constant:
-        return None
-    if encoder.task == "regression":
-        return f"{NOTHING_LEARNED}: no column stood out of the noise, so that the prediction is a constant."
-    if not encoder.classes:
-        return (
-            f"{NOTHING_LEARNED}: no label stood out of the noise, so that every prediction is {UNKNOWN!r}. More rows, "
-            "a larger epsilon, or declared classes (--classes) would help."
-        )
-    guess = preprocessing.guess
-    label = encoder.classes[0] if guess is None else guess[0]
-    return (
-        f"{NOTHING_LEARNED}: {'no column' if len(encoder.classes) > 1 else 'no second label'} stood out of the noise, "
-        f"so that the prediction is a constant, the most common label that was bought: {label!r}."
-    )
-
-
 def what_was_bought(preprocessing: Preprocessing, source: TableSource) -> list[str]:
     """Say what was bought, in lines of public words."""
     survey, encoder = preprocessing.survey, preprocessing.encoder
@@ -256,8 +232,6 @@ def what_was_bought(preprocessing: Preprocessing, source: TableSource) -> list[s
         shown = ", ".join(names) + (f" and {more} more" if more > 0 else "")
         words.append(f"not used, since nothing about them stood out of the noise: {shown}")
     words += lost_rows(preprocessing, source)
-    if (line := headline(preprocessing)) is not None:
-        words.append(line)
     return words
 
 
@@ -312,8 +286,6 @@ def caveats(source: TableSource, preprocessing: Preprocessing, score: Mapping[st
         )
     if (kept := classes_kept(preprocessing)) is not None:
         words.append(f"{kept[0].upper()}{kept[1:]}.")
-    if encoder.task == "classification" and len(encoder.classes) < 2:
-        words.append("Fewer than two classes stood out of the noise: the model's prediction is a constant.")
     words += classes_as_given(source)
     if source.schema.reading.multiline:
         words.append(CUT_AT_QUOTES)

@@ -33,7 +33,7 @@ from tacita.tables.encoded_rows import EncodedRows, encode_rows
 from tacita.tables.encoder_rules import make_additive_encoder, make_encoder, public_rows
 from tacita.tables.encoding import Encoded, Encoder
 from tacita.tables.features import NumberTarget
-from tacita.tables.lost_rows import nothing_to_train_on
+from tacita.tables.lost_rows import nothing_to_train_on, rare_class
 from tacita.tables.models import ModelSpec, loss_fn
 from tacita.tables.plan import KEPT, SPLIT, Sessions, TablePlan
 from tacita.tables.preprocessing import Preprocessing
@@ -135,6 +135,9 @@ class TableTask:
                 f"{spent} of {self.settings.epsilon:g}. A run with other settings has a budget of its own: give it "
                 "another --output."
             )
+        noise = None if sessions.score is None else self.plan.score_noise_std(sessions.score)
+        for words in rare_class(preprocessing, noise):
+            self.say(words)
         return preprocessing
 
     def _bought(self, table: TableFile, sessions: Sessions) -> Preprocessing:
@@ -147,8 +150,8 @@ class TableTask:
         schema = self.source.schema
         purchases = TablePurchases(self.source, table, self.plan, sessions, self.randomness)
         found = purchases.survey(purchases.rows_and_task())
-        model, encoder = self._model(found)
-        spec = ModelSpec.of(model, self.plan.training.width, encoder)
+        encoder = self._encoder(found)
+        spec = ModelSpec.of(self.settings.model, self.plan.training.width, encoder)
         preprocessing = Preprocessing(encoder=encoder, survey=found, model=spec, rows=public_rows(schema, found))
         self.ledger.flush()
         preprocessing.save(path)
@@ -156,17 +159,14 @@ class TableTask:
             self.say(words)
         return preprocessing
 
-    def _model(self, found: Survey | None) -> tuple[str, Encoder]:
-        """Return the kind of model, and its encoder. Without two classes, an additive model is a linear constant."""
-        source, name = self.source, self.settings.model
-        if name == "additive":
+    def _encoder(self, found: Survey | None) -> Encoder:
+        """Return what turns cells into features, by the kind of model."""
+        schema, names = self.source.schema, self.source.names
+        if self.settings.model == "additive":
             assert found is not None
-            encoder = make_additive_encoder(source.schema, found, columns=source.names)
-            if encoder.task == "regression" or len(encoder.classes) > 1:
-                return name, encoder
-            name = "linear"
+            return make_additive_encoder(schema, found, columns=names)
         by_row = self.plan.purchases.total_mu / self.plan.purchases.max_rows_per_unit
-        return name, make_encoder(source.schema, found, columns=source.names, total_mu=by_row)
+        return make_encoder(schema, found, columns=names, total_mu=by_row)
 
     def encoded(self, table: TableFile, test: Table | None, preprocessing: Preprocessing) -> EncodedRows:
         """Turn all rows into features and targets, in files, and hold some of them out by coin."""
@@ -303,8 +303,6 @@ class TableTask:
         self, state: TrainingState, preprocessing: Preprocessing, encoded: EncodedRows, sessions: Sessions
     ) -> dict[str, Any]:
         model, encoder, alone = state.model, preprocessing.encoder, self.plan.form.on_grid
-        if preprocessing.constant and sessions.score is None:
-            return score.none_for(encoder)
         if self.settings.test_file is not None:
             how = score.words_for(self.settings.test_file)
             return score.exact(model, encoder, encoded.scored(), how, public=True)
@@ -313,10 +311,13 @@ class TableTask:
             return score.exact(model, encoder, encoded.scored(), how, public=False)
         noise_std = self.plan.score_noise_std(sessions.score)
         largest = largest_error(noise_std, rules.HOLDOUT * preprocessing.rows)
+        centre = 0.0 if self.settings.balanced else preprocessing.log_odds
         coins = self.randomness.session_key(SPLIT).stream("rounding", sessions.score.id)
         with private_rows("scoring the held-out rows"):
-            together = score.exact_counts(model, encoder, encoded.scored(), coins=coins, largest=largest, alone=alone)
-        found = score.bought(
+            together = score.exact_counts(
+                model, encoder, encoded.scored(), coins=coins, largest=largest, centre=centre, alone=alone
+            )
+        return score.bought(
             encoder,
             together,
             sessions.score,
@@ -324,9 +325,8 @@ class TableTask:
             self.randomness,
             guess=preprocessing.guess,
             largest=largest,
+            centre=centre,
         )
-        # A constant model buys a score, too, and drops it: the ledger must not show which of the two it was.
-        return score.none_for(encoder) if preprocessing.constant else found
 
     def write(
         self,
