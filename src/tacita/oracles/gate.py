@@ -358,7 +358,7 @@ class ReleaseGate:
             )
         self._position = max(self._position, self.session.last_query + 1)
 
-    def _fingerprint(self, query: int, values: Blocks, elsewhere: bytes) -> str:
+    def _fingerprint(self, query: int, values: Blocks, elsewhere: bytes = b"") -> str:
         """Return a keyed one-time tag of the values and of all that decides which noise each of them gets.
 
         Values of another device are copied to the CPU, one by one.
