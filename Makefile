@@ -76,6 +76,7 @@ bench: $(STAMP)  ## Step time and memory beside plain PyTorch and Opacus; writes
 bench-gpu: $(STAMP)  ## The same on a CUDA device; writes docs/benchmarks-gpu.md
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
 	$(BIN)/python benchmarks/step_time.py --device cuda
+	$(BIN)/python benchmarks/noise.py --device cuda
 
 sweep: $(STAMP)  ## Step time against batch, width, length and depth; writes docs/sweep.md, .json and .svg
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -47,6 +48,7 @@ _VIEWS = (
     "set_.source_Tensor",
     "set_.source_Storage_storage_offset",
 )
+_FUSED = ("_foreach_add.List", "_foreach_div.Scalar")  # over a list of tensors; devices have one kernel for all
 _ANY_ORDER = {"index_add", "index_add_", "scatter_add", "scatter_add_"}
 
 
@@ -271,12 +273,14 @@ def _local_scalar(tensor: Tensor) -> Any:
     return _at(tensor, "cpu").item()
 
 
+def _operator(name: str) -> Any:
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+
 def _as_on_cpu(name: str) -> Callable[..., Any]:
     """Return the CPU's implementation of a view, which serves every device whose memory it does not touch."""
-    op = torch.ops.aten
-    for part in name.split("."):
-        op = getattr(op, part)
-    op = op if "." in name else op.default
+    op = _operator(name)
     keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
     return lambda *args, **kwargs: op.redispatch(keys, *args, **kwargs)
 
@@ -317,6 +321,7 @@ def _register() -> list[torch.library.Library]:
         "convolution_overrideable": _convolution,
         "convolution_backward_overrideable": _convolution_backward,
     }
+    own |= {name: partial(_run, _operator(name)) for name in _FUSED}
     for name, kernel in (own | {view: _as_on_cpu(view) for view in _VIEWS}).items():
         aten.impl(name, kernel, "PrivateUse1")
     return [rest, aten]

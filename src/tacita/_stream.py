@@ -1,14 +1,13 @@
 """Streams of secret words, and the coins, normals and Laplace draws made from them; the noise of one query.
 
 The keys of streams are in ``tacita.random``.
-Source: AES-256 in counter mode, NIST SP 800-38A.
+Source: AES-256 in counter mode, NIST SP 800-38A; ChaCha20, RFC 8439.
 """
 
 import hmac
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
@@ -17,9 +16,13 @@ from typing import Any
 import numpy as np
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from torch import Tensor
 
-from tacita._box_muller import BLOCK, CHUNK64, fill_float32, fill_float64
+from tacita._box_muller import BLOCK, CHUNK64, fill_float64
+from tacita._normals import in_threads, normals
+from tacita._normals.definition import GROUP
 
 _AES_BLOCK = 16  # bytes
 _WORD = 8  # bytes
@@ -27,10 +30,9 @@ _LANE = 2**60  # words between a draw and its second attempt, if the first is re
 _ZEROS = memoryview(bytes(2**17))  # the cipher's input; small enough to stay in the second-level cache
 _COINS = 2**16  # coins of one pass of operations
 _PIECE = 4 * CHUNK64  # float64 normals that a thread takes at once
-_FLOAT32 = 2**96  # AES counter from which float32 normals have their words: no other draw comes near
-_CONTINUED = 2**97  # AES counter from which the words stand that continue those
 _PAIRS = 2**98  # AES counter from which pairs of words stand
-_DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
+
+AES, CHACHA20 = 1, 2  # versions: what float32 normals are made of
 
 
 class Stream:
@@ -47,12 +49,12 @@ class Stream:
         True
     """
 
-    __slots__ = ("_secret",)
+    __slots__ = ("_secret", "_version")
 
-    def __init__(self, secret: bytes) -> None:
+    def __init__(self, secret: bytes, version: int = CHACHA20) -> None:
         if len(secret) != 32:
             raise ValueError(f"a stream's key must have 32 bytes, got {len(secret)}.")
-        self._secret = secret
+        self._secret, self._version = secret, version
 
     def __repr__(self) -> str:
         return "Stream(<secret>)"
@@ -162,35 +164,37 @@ class Stream:
     ) -> Tensor:
         r"""Draw standard normals of ``shape``: value i (row-major) is a function of (key, ``offset`` + i) alone.
 
-        Box-Muller within each block of 1024 words: word j of the first half gives :math:`u \in (0, 1]`, and word j +
-        512 an angle :math:`t \in [-\pi, \pi)`. Value j is :math:`r \cos t`, and value j + 512 is :math:`r \sin t`, with
-        :math:`r = \sqrt{-2 \ln u}`.
+        * float32: from ChaCha20's words under a key of their own (:mod:`tacita._normals.definition`). The tail ends at
+          9.42. A value is within :math:`3.6 \cdot 10^{-7} r` of an exact normal, where r is the length of its pair.
+          Every processor and device gives the same bits. On a CUDA device with Triton, values are made there.
+        * float64: Box-Muller within each block of 1024 words. Word j of the first half gives :math:`u \in (0, 1]`,
+          and word j + 512 an angle :math:`t \in [-\pi, \pi)`, of 53 bits each. Value j is :math:`r \cos t`, and value
+          j + 512 is :math:`r \sin t`, with :math:`r = \sqrt{-2 \ln u}`. The tail ends at :math:`\sqrt{2 \cdot 53 \ln
+          2} = 8.57`. The same machine and versions give the same bits; values are made on the CPU and moved.
 
-        * float64: words of 64 bits, of which 53 are used. The tail ends at :math:`\sqrt{2 \cdot 53 \ln 2} = 8.57`.
-        * float32: words of 32 bits; u goes on to 84 bits near 0 and 1. The tail ends at 10.8. A value is within
-          :math:`3 \cdot 10^{-6} + 1.1 \cdot 10^{-6} r` of an exact normal (docs/derivations/noise.md).
-
-        The two share no word. The same machine and versions give the same bits, whatever the number of threads, the
-        shape or the device (values are made on the CPU and moved). The memory beside the values holds no other normals.
+        The two share no word (docs/derivations/noise.md). Bits do not depend on the number of threads or the shape. The
+        memory beside the values holds no other normals.
 
         Raises:
             ValueError: ``dtype`` is neither float32 nor float64: noise of fewer bits has no stated guarantee.
         """
-        if dtype not in _DTYPES:
+        if dtype not in (torch.float32, torch.float64):
             raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}. Cast the release afterwards.")
         shape = tuple(_size("shape", n) for n in ((shape,) if isinstance(shape, int) else shape))
         count, offset = math.prod(shape), _size("offset", offset)
-        first = offset // BLOCK * BLOCK
-        covered = -(-(offset + count) // BLOCK) * BLOCK - first if count else 0
-        out = np.empty(covered, _DTYPES[dtype])
-        if dtype == torch.float32:
-            cipher = self._cipher(_AES_BLOCK * _FLOAT32 + 4 * first)
-            fill_float32(out, first, partial(_fill, cipher), self._continuations)
+        chacha = dtype == torch.float32 and self._version == CHACHA20
+        block = GROUP if chacha else BLOCK
+        first = offset // block * block
+        covered = -(-(offset + count) // block) * block - first if count else 0
+        if chacha:
+            key = HKDF(SHA256(), 32, salt=b"tacita normals v2", info=b"").derive(self._secret)  # of this cipher alone
+            values = normals(key, first // GROUP, covered // GROUP, torch.device(device))
         else:
-            self._float64_normals(out, first)
+            values = torch.empty(covered, dtype=dtype, device="cpu")
+            self._aes_normals(values.numpy(), first)
         start, stop = offset - first, offset - first + count
-        out[:start] = out[stop:] = 0  # a release is written over its normals, and saved with all of their memory
-        return torch.from_numpy(out)[start:stop].reshape(shape).to(device)
+        values[:start] = values[stop:] = 0  # a release is written over its normals, and saved with all of their memory
+        return values[start:stop].reshape(shape).to(device)
 
     def laplaces(self, count: int, offset: int = 0) -> np.ndarray:
         r"""Draw ``count`` values of the Laplace distribution of scale 1 (density :math:`e^{-|x|}/2`), float64.
@@ -213,25 +217,18 @@ class Stream:
         cipher.update(_ZEROS[:skip])
         return cipher
 
-    def _float64_normals(self, out: np.ndarray, first: int) -> None:
+    def _aes_normals(self, out: np.ndarray, first: int) -> None:
         """Fill ``out``, a number of whole blocks, with the normals from ``first`` on, which begins a block."""
+        if out.dtype == np.float32:
+            from tacita._normals import of_aes
+
+            return of_aes.fill(self, out, first)
 
         def fill(start: int) -> None:
             cipher = self._cipher(_WORD * (first + start))
             fill_float64(out[start : start + _PIECE], partial(_fill, cipher))
 
-        starts = range(0, len(out), _PIECE)
-        threads = min(len(starts), torch.get_num_threads())
-        if threads > 1:
-            with ThreadPoolExecutor(threads) as pool:
-                list(pool.map(fill, starts))
-        else:
-            for start in starts:
-                fill(start)
-
-    def _continuations(self, places: np.ndarray) -> np.ndarray:
-        """Return a word of 64 bits for each place, uint64, from the blocks of the cipher that serve nothing else."""
-        return self._blocks(_CONTINUED, places)[:, 0].astype(np.uint64)
+        return in_threads(fill, range(0, len(out), _PIECE))
 
     def _blocks(self, counter: int, places: np.ndarray) -> np.ndarray:
         """Return the cipher's blocks at ``counter`` (a multiple of 2^64) + ``places``, as pairs of words."""

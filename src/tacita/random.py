@@ -2,13 +2,13 @@ r"""Secret keys and the streams drawn from them, which give every coin and every
 
 A :class:`Key` is 32 secret bytes. Labels lead from a key to other keys and to streams by HKDF-SHA256 (RFC 5869), so
 that (session, purpose, query) names one stream and no two names share a stream. A :class:`Stream` is AES-256 in counter
-mode (NIST SP 800-38A): word i is a function of (key, i) alone, so that shards, ranks and resumed runs read one logical
-stream, in any order. A :class:`Randomness` holds what a run keeps: the current key, how often it was ratcheted, and the
-keys of sessions that must outlive a ratchet.
+mode (NIST SP 800-38A), and ChaCha20 (RFC 8439) for float32 normals. A value is a function of (key, place) alone, so
+that shards, ranks, devices and resumed runs read one logical stream, in any order. A :class:`Randomness` holds what a
+run keeps: the current key, how often it was ratcheted, and the keys of sessions that must outlive a ratchet.
 
-Assumes: AES-256 is a pseudo-random permutation (n words are 2^-128 n^2 / 8 from uniform), HKDF is a pseudo-random
-function, and the system's generator is good. Whoever holds the key and the releases can subtract the noise. Attacks
-through the floating-point form of the noise (https://arxiv.org/abs/2112.05307) are out of scope.
+Assumes: AES-256 is a pseudo-random permutation (n words are 2^-128 n^2 / 8 from uniform), HKDF and ChaCha20 are
+pseudo-random functions, and the system's generator is good. Whoever holds the key and the releases can subtract the
+noise. Attacks through the floating-point form of the noise (https://arxiv.org/abs/2112.05307) are out of scope.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.poly1305 import Poly1305
 
 from tacita._files import remove_durably, replace_durably
-from tacita._stream import Stream
+from tacita._stream import AES, CHACHA20, Stream
 from tacita.errors import LedgerError, ResumeError
 
 __all__ = ["Key", "Label", "QueryCoins", "Randomness", "Stream"]
@@ -40,6 +40,7 @@ class Key:
 
     Attributes:
         secure: Whether the bytes come from the system. Only tests use other keys, and the statement says so.
+        version: What the float32 normals of its streams, and of those of keys derived from it, are made of.
 
     Example:
         >>> key = Key.insecure(0)
@@ -49,13 +50,13 @@ class Key:
         False
     """
 
-    __slots__ = ("_secret", "secure")
+    __slots__ = ("_secret", "secure", "version")
 
-    def __init__(self, secret: bytes, *, secure: bool) -> None:
+    def __init__(self, secret: bytes, *, secure: bool, version: int = CHACHA20) -> None:
         if len(secret) != 32:
             raise ValueError(f"a key must have 32 bytes, got {len(secret)}.")
         self._secret = bytes(secret)
-        self.secure = secure
+        self.secure, self.version = secure, version
 
     @classmethod
     def system(cls) -> "Key":
@@ -80,15 +81,15 @@ class Key:
 
     def derive(self, *labels: Label) -> "Key":
         """Derive the key named by ``labels``, by HKDF-SHA256; labels are framed so that no two lists read alike."""
-        return Key(self._expand("derive", labels), secure=self.secure)
+        return Key(self._expand("derive", labels), secure=self.secure, version=self.version)
 
     def stream(self, *labels: Label) -> Stream:
         """Return the stream named by ``labels``; it shares no key with anything that :meth:`derive` returns."""
-        return Stream(self._expand("stream", labels))
+        return Stream(self._expand("stream", labels), self.version)
 
     def next(self) -> "Key":
         """Return the key of the next generation, from which this key cannot be computed."""
-        return Key(self._expand("next", ()), secure=self.secure)
+        return Key(self._expand("next", ()), secure=self.secure, version=self.version)
 
     def tag(self, *labels: Label, parts: Iterable[Any]) -> str:
         """Return a keyed fingerprint of ``parts``: Poly1305 (RFC 8439) under a one-time key, 32 hex digits.
@@ -290,7 +291,7 @@ class Randomness:
         """Write the private file, mode 0600 from creation on: whole or not at all (temporary file, fsync, rename)."""
         with self._lock:
             state = {
-                "format": _FORMAT,
+                "format": _FORMATS[self._key.version],
                 "generation": self.generation,
                 "secure": self.secure,
                 "key": self._key._secret.hex(),
@@ -348,7 +349,7 @@ class QueryCoins:
         return self._randomness.session_key(self.session).stream("assignment")
 
 
-_FORMAT = "tacita randomness 2"
+_FORMATS = {AES: "tacita randomness 2", CHACHA20: "tacita randomness 3"}  # a run ends with the streams it began with
 _KINDS = {"format": str, "generation": int, "secure": bool, "key": str, "sessions": dict, "drawn": list}
 _KEYS = {*_KINDS, "ledger"}
 
@@ -359,12 +360,17 @@ def _parse(text: bytes) -> Randomness | None:
         state = json.loads(text)
         if not _well_formed(state):
             return None
-        randomness = Randomness(Key(bytes.fromhex(state["key"]), secure=state["secure"]))
+        version = next(version for version, name in _FORMATS.items() if name == state["format"])
+
+        def key(secret: str) -> Key:
+            return Key(bytes.fromhex(secret), secure=state["secure"], version=version)
+
+        randomness = Randomness(key(state["key"]))
         randomness.generation = state["generation"]
         for session, secret in state["sessions"].items():
-            randomness._sessions[session] = Key(bytes.fromhex(secret), secure=state["secure"])
+            randomness._sessions[session] = key(secret)
         for session, (query, secret) in state.get("noise", {}).items():
-            randomness._noise[session] = (query, Key(bytes.fromhex(secret), secure=state["secure"]))
+            randomness._noise[session] = (query, key(secret))
         randomness._drawn, randomness._ledger = set(state["drawn"]), state["ledger"]
     except (ValueError, TypeError, RecursionError):
         return None
@@ -376,7 +382,7 @@ def _well_formed(state: Any) -> bool:
         isinstance(state, Mapping)
         and state.keys() - {"noise"} == _KEYS
         and all(type(state[name]) is kind for name, kind in _KINDS.items())
-        and state["format"] == _FORMAT
+        and state["format"] in _FORMATS.values()
         and state["generation"] >= 0
         and all(isinstance(session, str) for session in state["drawn"])
         and (state["ledger"] is None or isinstance(state["ledger"], str))

@@ -95,10 +95,11 @@ def loss_with_a_memory_accepted():
 def weight_rounded_to_nearest():
     """A clip factor is rounded to the nearest number, so that half of the samples exceed the threshold."""
 
-    def quotient(threshold, norms, dtype):
-        return torch.where(norms.isfinite(), threshold / norms, 0.0).clamp(max=torch.finfo(dtype).max).to(dtype)
+    def nearest(threshold, exact, dtype, device):
+        limit = torch.as_tensor(threshold, dtype=torch.float64, device=device).to(exact)
+        return limit, limit
 
-    swap(flat.bounded_quotient, quotient)
+    swap(flat._bounds, nearest)
 
 
 @bug(26, 39, caught_by=[ROWS + "test_round_down_never_exceeds"])
@@ -140,9 +141,9 @@ def tied_weight_counted_twice():
 def uses_added_up_as_if_orthogonal():
     """The norm of a parameter used twice is that of its uses, without their inner product."""
 
-    def apart(self, name, rounding_margin):
+    def apart(self, name):
         parts = [named.rule.grads(named.use.only((local,)))[local] for named, local in self._meeting[name]]
-        return sum(ghost.squared_norm_of(part, rounding_margin=rounding_margin) for part in parts)
+        return sum(ghost.squared_norm_of(part, rounding_margin=self._margin) for part in parts)
 
     put(ghost.Uses, "_shared", apart)
 
@@ -198,37 +199,32 @@ def ghost_norms_without_their_margin():
 def gram_norms_cancel():
     """A Gram norm is believed where its rounding has cancelled it."""
 
-    def gram(a, d, *, rounding_margin=True):
-        squares = ((a @ a.mT) * (d @ d.mT)).sum(dim=(1, 2)).double().clamp(min=0.0)
-        return squares, (outer.row_norms(a), outer.row_norms(d))
+    def gram(a, d):
+        return ((a @ a.mT) * (d @ d.mT)).sum(dim=(1, 2)).double().clamp(min=0.0)
 
     swap(outer.gram_squares, gram)
-    swap(outer.with_margin, lambda squares, reach, positions, dtype, *, roundings=2: squares)
 
 
 @bug(47, caught_by=[PATCHES + "test_norms_are_upper_bounds_where_positions_cancel"])
 def patches_cancel():
     """Inner products of patches are believed where their rounding has cancelled the norm."""
-    whole = convolution.squares_of_grams
 
-    def believed(of_a, of_d, again, *, rounding_margin=True):
-        squares = (of_a.products * of_d.products).sum(dim=(1, 2)).double()
-        return squares, whole(of_a, of_d, again)[1]
+    def believed(of_a, of_d, again, *, roundings):
+        return (of_a.products * of_d.products).sum(dim=(1, 2)).double()
 
-    swap(whole, believed)
-    swap(outer.with_margin, lambda squares, reach, positions, dtype, *, roundings=2: squares)
+    swap(convolution.squares_of_grams, believed)
 
 
 @bug(47, caught_by=[MARGINS + "test_the_term_of_a_gram_norm_pays_for_the_worst_errors_of_its_inner_products[coherent]"])
 def gram_term_of_one_factor():
     """Of a Gram norm's two factors only one is taken for rounded."""
-    form, calls = outer._form, []
+    whole = outer._term_constants
 
-    def every_other(gram, lengths):
-        calls.append(gram)
-        return form(gram, lengths) * (len(calls) % 2)
+    def of_inputs_alone(*given):
+        constants = whole(*given)
+        return (*constants[:5], 0.0, *constants[6:])
 
-    swap(form, every_other)
+    swap(whole, of_inputs_alone)
 
 
 @bug(42, caught_by=[SOURCE + "test_method_and_refusals_do_not_tell_whether_there_is_a_record"])
@@ -263,11 +259,11 @@ def norms_taken_early_in_low_precision():
     """Norms that are taken during the backward pass are in bfloat16 or TF32 where the user's training loop is."""
     whole = ghost.norms_taken
 
-    def careless(named, chosen, margin):
+    def careless(named, chosen):
         exact = put(ghost, "full_precision", lambda device: nullcontext())
         try:
             with torch.autocast("cpu", torch.bfloat16):
-                return whole(named, chosen, margin=margin)
+                return whole(named, chosen)
         finally:
             put(ghost, "full_precision", exact)
 

@@ -10,6 +10,7 @@ REFUTED = {  # bug -> the oracle that shows it
     # noise
     "noise_of_the_mean_on_the_sum": "poisson",
     "noise_five_percent_too_small": "full-batch",
+    "small_tensors_released_without_noise": "full-batch",
     "noise_in_half_precision": "poisson",
     "same_noise_in_every_query": "full-batch",
     "same_noise_in_every_block": "per-layer",

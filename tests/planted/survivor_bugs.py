@@ -4,7 +4,6 @@ import sys
 from types import SimpleNamespace
 
 import numpy as np
-import torch
 
 from tacita.accounting import (
     CoupledEvent,
@@ -16,7 +15,7 @@ from tacita.error_feedback import error
 from tacita.gradients.rules import outer
 from tacita.gradients.rules import uses as ghost
 from tacita.gradients.rules.linear import LinearRule
-from tacita.gradients.rules.rounding import add_radius, gamma
+from tacita.gradients.rules.rounding import gamma
 from tacita.gradients.rules.rule import LayerRule
 from tacita.tables.budget import PurchasePlan
 from tacita.testing import bounds
@@ -43,12 +42,7 @@ def shared_scales_without_margin():
 @bug(39, 47, caught_by=[MARGINS + "test_the_margin_of_a_product_is_twice_its_rounding"])
 def margin_for_the_norm_alone():
     """The rounding of the sum of products is paid for once, in the norm, and not in the sum that is released."""
-
-    def once(squares, reach, positions, dtype, *, roundings=2):
-        bounds = add_radius(squares, gamma(positions + 4, dtype) * reach)
-        return torch.where(reach < torch.finfo(dtype).max / 4, bounds, torch.inf)
-
-    swap(outer.with_margin, once)
+    swap(outer.radius, lambda positions, dtype, *, roundings=2: gamma(positions + 4, dtype))
 
 
 @bug(39, 47, caught_by=[MARGINS + "test_the_radius_pays_for_the_norms_sum_of_products_and_for_the_sums"])

@@ -9,6 +9,7 @@ again. Neither rounding may carry the contribution past C.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -66,37 +67,50 @@ def bounded_quotient(threshold: Tensor | float, norms: Tensor, dtype: torch.dtyp
 
     Args:
         threshold: C > 0, broadcast against ``norms``.
-        norms: Float64, or of ``dtype`` if all thresholds are normal numbers of it; non-negative or not finite.
+        norms: Float64, or of ``dtype`` if all thresholds are normal numbers of it; non-negative, infinite or NaN.
         dtype: The dtype of the weights.
 
     Returns:
         Weights in ``dtype``, with the shape of ``norms``.
     """
-    limits = torch.finfo(dtype)
-    lowered = torch.as_tensor(threshold, dtype=torch.float64, device=norms.device) * (1 - 4 * limits.eps)  # eps is 2 u
-    quotient = (lowered.to(norms.dtype) / norms).clamp_(
-        max=limits.max
-    )  # of two tensors: a number would be multiplied by 1 / norms
-    largest_subnormal = limits.tiny * (1 - limits.eps)
-    return torch.threshold_(quotient.nan_to_num_(nan=0.0), largest_subnormal, 0.0).to(dtype)
+    lowered, _ = _bounds(threshold, norms.dtype, dtype, norms.device)
+    return _quotient(lowered, norms, torch.finfo(dtype).max, dtype).to(dtype)
 
 
 def clip_weights(threshold: Tensor | float, norms: Tensor) -> Tensor:
     """Return ``min(1, threshold / norms)`` with the guarantee of :func:`bounded_quotient`; exactly 1 if not clipped."""
     limits = torch.finfo(norms.dtype)
-    finite = norms.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=torch.inf)
     normal = not isinstance(threshold, Tensor) and limits.tiny <= threshold / 2 <= limits.max / 4
-    exact = finite if normal and norms.dtype == torch.float32 else finite.double()  # float32 takes half the time
-    limit = torch.as_tensor(threshold, dtype=torch.float64, device=norms.device)
-    clipped = bounded_quotient(limit, exact, norms.dtype)
-    if exact.dtype != torch.float64:
-        limit = _rounded_down(limit, exact.dtype)
-    # 1 or 0, in place where the threshold is not broader than the norms: a tensor of bool is slower
-    kept = exact.le_(limit) if exact.shape == clipped.shape else (exact <= limit).to(exact.dtype)
-    return torch.maximum(clipped, kept.to(norms.dtype)).clamp_(max=1.0)
+    exact = norms if normal and norms.dtype == torch.float32 else norms.double()  # float32 takes half the time
+    lowered, limit = _bounds(threshold, exact.dtype, norms.dtype, norms.device)
+    clipped = _quotient(lowered, exact, 1.0, norms.dtype).to(norms.dtype)
+    kept = torch.le(exact, limit, out=torch.empty_like(clipped))  # 1 or 0: a tensor of bool is slower
+    return torch.maximum(clipped, kept)
 
 
-def _rounded_down(value: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the largest number of ``dtype`` that is at most ``value``, a float64."""
-    near = value.to(dtype)
-    return torch.where(near.double() > value, torch.nextafter(near, torch.zeros_like(near)), near)
+def _quotient(lowered: Tensor, norms: Tensor, most: float, dtype: torch.dtype) -> Tensor:
+    """Return ``lowered / norms``, at most ``most``; 0 where it is NaN or subnormal in ``dtype``."""
+    quotient = (lowered / norms).clamp_(max=most)  # of two tensors: a number would be multiplied by 1 / norms
+    largest_subnormal = torch.finfo(dtype).tiny * (1 - torch.finfo(dtype).eps)
+    return torch.threshold_(quotient.nan_to_num_(nan=0.0), largest_subnormal, 0.0)
+
+
+def _bounds(
+    threshold: Tensor | float, exact: torch.dtype, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return, in ``exact``, the threshold less the room for roundings in ``dtype``, and the threshold rounded down."""
+    if not isinstance(threshold, Tensor):
+        return _bounds_of_number(threshold, exact, dtype, device)
+    limit = threshold.to(device, torch.float64)
+    lowered = (limit * (1 - 4 * torch.finfo(dtype).eps)).to(exact)  # eps is 2 u
+    near = limit.to(exact)
+    return lowered, torch.where(near.double() > limit, torch.nextafter(near, torch.zeros_like(near)), near)
+
+
+@cache
+def _bounds_of_number(
+    threshold: float, exact: torch.dtype, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return :func:`_bounds` of a number: made once, and kept on the device."""
+    with torch.inference_mode(mode=False):
+        return _bounds(torch.tensor(threshold, dtype=torch.float64), exact, dtype, device)

@@ -63,7 +63,7 @@ class LeaderGate:
             return released
         streams = {block: self._gate.query_stream("noise", self._query, block) for block in self._sharded}
         self._gate.session.flush()  # the record is on disk before anybody can know the noise
-        secrets = {block: stream._secret.hex() for block, stream in streams.items()}
+        secrets = {block: (stream._secret.hex(), stream._version) for block, stream in streams.items()}
         self._ranks.broadcast(OUTCOME, {"again": False, "noise": secrets})
         noise = ShardNoise(streams)
         return made_whole(self._gate.release(dtypes, noise), noise, self._ranks)
@@ -198,7 +198,8 @@ class WorkerGate:
     def release(self, dtypes: Any = None) -> Values:
         """Return rank 0's release; where values are shards, that of this rank's own."""
         if self._secrets:
-            noise = ShardNoise({block: Stream(bytes.fromhex(one)) for block, one in self._secrets.items()})
+            streams = {block: Stream(bytes.fromhex(one), version) for block, (one, version) in self._secrets.items()}
+            noise = ShardNoise(streams)
             mechanism, noise_std = self._noise
             return made_whole(with_noise(mechanism, self._shards, noise_std, noise, dtypes), noise, self._ranks)
         device = next((p.device for p in self._source.model.parameters()), None) if self._source.model else None

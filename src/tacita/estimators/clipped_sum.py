@@ -63,7 +63,9 @@ class ClippedSum(Estimator):
         return {block: {name: clipped[name] for name in names} for block, names in groups.items()}, state
 
     def gradient(self, released: Values, divisor: float) -> dict[str, Tensor]:
-        return {name: noisy / divisor for block in released.values() for name, noisy in block.items()}
+        named = {name: noisy for block in released.values() for name, noisy in block.items()}
+        means = torch._foreach_div([*named.values()], divisor)  # pyright: ignore[reportPrivateImportUsage]
+        return dict(zip(named, means, strict=True))
 
 
 @dataclass(frozen=True)

@@ -96,28 +96,26 @@ class ChunkedEngine(Engine):
     def weighted_sums(self, rule: Rule, groups: Groups) -> Sums:
         labels = self._labels
         kept = isinstance(labels, Tensor)  # else the batch is large, and norms are computed again if asked for
-        norms, place = self._no_norms(groups, len(labels) if isinstance(labels, Tensor) else 0), 0  # filled by chunks
+        norms: list[Tensor] = []
         values: list[dict[str, Tensor]] = []
         for chunk in self.chunks():
             with self._seeded(chunk):
                 sums, chunk_norms = self._chunk_sums(chunk, chunk.rule(rule), groups)
-            if kept:  # the norm of an absent row falls off the end
-                norms[place : place + chunk.size] = chunk_norms.detach()
-                place += chunk.size
+            if kept:
+                norms.append(chunk_norms.detach()[chunk.absent :])
             parts = [{name: part.detach() for name, part in one.items()} for one in sums]
             values = [_added(*pair) for pair in zip(values, parts, strict=True)] if values else parts
         if not values:
-            values = [self._zeros(groups) for _ in weight_arrays(rule, norms[:0])]  # the rule sees zero rows
-        found = norms[:place] if kept else partial(self.norms, groups)
+            values = [self._zeros(groups) for _ in weight_arrays(rule, self._no_norms(groups))]  # of zero rows
+        found = self._joined(norms, groups) if kept else partial(self.norms, groups)
         return Sums(values=tuple(self.over_ranks(values)), norms=found)
 
     def norms(self, groups: Groups) -> Tensor:
-        norms, place = self._no_norms(groups, len(self.labels)), 0
+        norms: list[Tensor] = []
         for chunk in self.chunks():
             with self._seeded(chunk):
-                norms[place : place + chunk.size] = self._chunk_norms(chunk, groups).detach()
-            place += chunk.size
-        return norms[:place]
+                norms.append(self._chunk_norms(chunk, groups).detach()[chunk.absent :])
+        return self._joined(norms, groups)
 
     def materialise(self) -> Iterator[dict[str, Tensor]]:
         return (grads for _, grads in self.labelled())
@@ -157,8 +155,12 @@ class ChunkedEngine(Engine):
     def _chunk_grads(self, chunk: Chunk) -> dict[str, Tensor]:
         """Return the per-sample gradients by name, each (rows, *param), of every parameter in ``self.params``."""
 
-    def _no_norms(self, groups: Groups, rows: int) -> Tensor:
-        return torch.zeros(rows, len(groups), dtype=torch.float64, device=exact_device(self._device))
+    def _joined(self, norms: list[Tensor], groups: Groups) -> Tensor:
+        """Return the norms of all chunks, of which there may be none."""
+        return norms[0] if len(norms) == 1 else torch.cat([self._no_norms(groups), *norms])
+
+    def _no_norms(self, groups: Groups) -> Tensor:
+        return torch.zeros(0, len(groups), dtype=torch.float64, device=exact_device(self._device))
 
     def _zeros(self, groups: Groups) -> dict[str, Tensor]:
         grouped = {name for names in groups.values() for name in names}

@@ -29,7 +29,7 @@ from tacita.gradients.scan import check_modules, scan
 from tacita.gradients.seeds import derived_seed, fresh_seed
 from tacita.gradients.views import SeveralViews
 
-LENT_FROM = 2**22  # bytes of a batch that a program reads where the data are: to copy fewer takes no time
+LENT_FROM = 2**19  # bytes of a batch that a program reads where the data are: to copy fewer takes no time
 
 
 class NetworkSource(GradientSource):

@@ -86,9 +86,16 @@ def round_up(norms: Tensor, terms: int) -> Tensor:
 
 
 def round_down(weights: Tensor, dtype: torch.dtype) -> Tensor:
-    """Convert weights >= 0 to ``dtype`` without making any of them larger, so that no clip factor is rounded up."""
-    narrow = weights.to(dtype)
-    return torch.where(narrow > weights, torch.nextafter(narrow, torch.zeros_like(narrow)), narrow)
+    """Convert weights >= 0 to float32 or float64, rounded towards 0, so that no clip factor is rounded up.
+
+    A subnormal weight, whose rounding no relative error bounds, becomes 0.
+    """
+    limits = torch.finfo(dtype)
+    normal = torch.threshold(weights, limits.tiny * (1 - UNIT), 0.0)
+    if torch.finfo(weights.dtype).bits > limits.bits:
+        bits = normal.clamp_(max=limits.max).view(torch.int64)
+        normal = bits.bitwise_and_(-(2**29)).view(torch.float64)  # 24 of 53 bits: a number of float32
+    return normal.to(dtype)
 
 
 def with_room(weights: Tensor, dtype: torch.dtype) -> Tensor:

@@ -15,6 +15,7 @@ from tacita import _validate
 from tacita.accounting import Event, NeighboringRelation, Spend, calibrate
 from tacita.mechanisms.mechanism import Allocation, Blocks, Mechanism, check_allocation
 
+LARGE = 2**16  # coordinates of a tensor whose release is written over its draws
 Draw = Callable[[str, Mapping[str, Tensor]], Mapping[str, Tensor]]  # (block, like) -> standard normals of like's shapes
 
 
@@ -61,15 +62,21 @@ class GaussianMechanism(Mechanism):
     def __call__(self, values: Blocks, noise_std: Mapping[str, float], normals: Draw) -> dict[str, dict[str, Tensor]]:
         """Add the noise; ``normals(block, like)`` returns fresh standard normals, in float32 or better.
 
-        The release is written over the draws where its dtype is the same, which saves memory.
+        The release of a large tensor is written over the draws where its dtype is the same, which saves memory; small
+        ones are added in one operation.
         """
         released: dict[str, dict[str, Tensor]] = {}
         for block, tensors in values.items():
-            noisy, draws = released.setdefault(block, {}), normals(block, tensors)
+            draws, std = normals(block, tensors), noise_std[block]
+            small = [name for name, value in tensors.items() if value.numel() < LARGE]
+            pairs = ([given[name] for name in small] for given in (tensors, draws))
+            added = torch._foreach_add(*pairs, alpha=std) if small else ()  # pyright: ignore[reportPrivateImportUsage]
+            noisy = dict(zip(small, added, strict=True))
             for name, value in tensors.items():
-                fits = torch.result_type(value, draws[name]) == draws[name].dtype
-                out = draws[name] if fits else None
-                noisy[name] = torch.add(value, draws[name], alpha=noise_std[block], out=out)
+                if name not in noisy:
+                    fits = torch.result_type(value, draws[name]) == draws[name].dtype
+                    noisy[name] = torch.add(value, draws[name], alpha=std, out=draws[name] if fits else None)
+            released[block] = {name: noisy[name] for name in tensors}
         return released
 
 

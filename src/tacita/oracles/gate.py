@@ -8,10 +8,10 @@ recording.
 import copy
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -29,6 +29,7 @@ from tacita.ledger.session import BLOCK
 from tacita.mechanisms.mechanism import AddsNoise, Blocks, Mechanism
 from tacita.random import Key, QueryCoins, Randomness, Stream
 
+JOINED = 2**28  # bytes of values that are joined for one copy to the CPU
 STRETCH = 2**18  # coordinates that get their noise at once, but for a parameter that has more
 MOST_RATCHETS = 10_000  # in addition to one for each query: far more checkpoints than a run ever writes
 _CHANGING: Any = object()  # stands for a state while it is being changed
@@ -361,16 +362,14 @@ class ReleaseGate:
     def _fingerprint(self, query: int, values: Blocks, elsewhere: bytes = b"") -> str:
         """Return a keyed one-time tag of the values and of all that decides which noise each of them gets.
 
-        Values of another device are copied to the CPU, one by one.
+        Values of another device are copied to the CPU together (:func:`_bytes_of`).
         """
         named = [(block, name, x) for block, tensors in values.items() for name, x in tensors.items()]
         layout = [(block, name, tuple(x.shape), str(x.dtype)) for block, name, x in named]
         added = repr(self._mechanism) if isinstance(self._mechanism, Mechanism) else ""
-        tensors = (local(x).detach().cpu() for _, _, x in named)
-        bits = (x.view(torch.int16) if x.dtype == torch.bfloat16 else x for x in tensors)
-        parts = (x.contiguous().numpy() for x in bits)
         described = repr((layout, added)).encode() + elsewhere
-        return self._randomness.key.tag(self._name, "fingerprint", query, parts=chain([described], parts))
+        parts = chain([described], _bytes_of(local(x) for _, _, x in named))
+        return self._randomness.key.tag(self._name, "fingerprint", query, parts=parts)
 
     def _normals(self, query: int) -> Noise:
         def earlier(lag: int, block: str, name: str) -> Stream:
@@ -425,6 +424,22 @@ def answer(
         values, update = bounded(query)
         if gate.commit(query, values, update):  # the ledger is written: from here on the query counts
             return gate.position - 1, gate.release(dtypes), update
+
+
+def _bytes_of(tensors: Iterable[Tensor]) -> Iterator[np.ndarray]:
+    """Yield the bytes of each tensor. Those of another device are joined there: the host waits for every copy."""
+    flat = (x.detach().reshape(-1).view(torch.uint8) for x in tensors)
+    for device, alike in groupby(flat, key=lambda x: x.device):
+        if device.type == "cpu":
+            yield from (x.numpy() for x in alike)
+            continue
+        waiting = [*alike]
+        while waiting:
+            joined, held = [waiting.pop(0)], 0
+            while waiting and (held := held + joined[-1].numel()) + waiting[0].numel() <= JOINED:
+                joined.append(waiting.pop(0))
+            whole = (torch.cat(joined) if len(joined) > 1 else joined[0]).cpu()
+            yield from (x.numpy() for x in whole.split([len(x) for x in joined]))
 
 
 def _is_running(call: FrameType | None) -> bool:

@@ -80,10 +80,8 @@ def make_additive_encoder(schema: Schema, survey: Survey, *, columns: Sequence[s
             pieces.append(CategoryPiece(column=facts.column, values=values, indicator=True))
         elif facts.kind == "number":
             date_format = spec.format if isinstance(spec, DateSpec) else None
-            edges = {*_bin_edges(facts), 0.0} if monotone is not None else {*_bin_edges(facts)}
-            pieces.append(
-                BinsPiece(column=facts.column, edges=tuple(sorted(edges)), date_format=date_format, monotone=monotone)
-            )
+            edges = _bin_edges(facts) if monotone is None else tuple(sorted({*_bin_edges(facts), 0.0}))
+            pieces.append(BinsPiece(column=facts.column, edges=edges, date_format=date_format, monotone=monotone))
     return _encoder(schema, survey, names, pieces)
 
 

@@ -10,6 +10,7 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.rules import Call, LayerRule, register_rule, registry
+from tacita.gradients.rules.rounding import totals
 from tacita.testing import check_layer_rule
 
 
@@ -211,17 +212,17 @@ class PlantedRule(LayerRule):
         found = {"weight": grad.mT @ use.x, "bias": grad.sum(dim=1)}
         return {name: found[name] for name in (found if self.bug == "ignores_frozen" else use.names)}
 
-    def squared_norms(self, use, *, rounding_margin=True):
-        found = super().squared_norms(use, rounding_margin=rounding_margin)
+    def squared_norms(self, use):
+        found = super().squared_norms(use)
         if self.bug == "squares_in_place":
             use.grad.square_()
         if self.bug == "gram_cancels" and "weight" in found:
             gram = (use.x @ use.x.mT) * (use.grad @ use.grad.mT)
             found["weight"] = gram.sum(dim=(1, 2)).clamp(min=0.0).double()
         if self.bug == "misses_bias" and "bias" in found:
-            found["bias"] = torch.zeros_like(found["bias"])
+            found["bias"] = torch.zeros(len(use.x), dtype=torch.float64)
         if self.bug == "loose":
-            found = {name: squares * 1.03 for name, squares in found.items()} if rounding_margin else found
+            found = {name: totals([[squares]])[0] * 1.03 for name, squares in found.items()}
         return found
 
     def sums(self, use, weights):

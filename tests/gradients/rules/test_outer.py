@@ -6,12 +6,16 @@ from torch import nn
 
 from tacita.gradients import NetworkSource
 from tacita.gradients.rules import outer
-from tacita.gradients.rules.rounding import gamma, squared_row_norms
+from tacita.gradients.rules.rounding import gamma, measure, of_norms, squared_row_norms, totals
 from tacita.gradients.weighted_sums import full_precision
 
 
 def exact(a, d):
     return (d.double().mT @ a.double()).flatten(1).norm(dim=1)
+
+
+def squares_of(a, d):
+    return totals([[outer.squares_of(a, d)]])[0]
 
 
 def cancelling(rows, positions, in_width, out_width, size):
@@ -32,7 +36,7 @@ def test_gram_norms_are_upper_bounds_where_positions_cancel(size, positions):
     torch.manual_seed(0)
     a, d = cancelling(50, positions, 64, 48, size)
     assert outer.gram_is_cheaper(positions, 64, 48)
-    bounds = outer.squared_norms(a, d).sqrt()
+    bounds = squares_of(a, d).sqrt()
     assert (bounds >= exact(a, d)).all()
     if size == 1e4:
         assert (bounds <= 2 * exact(a, d)).all(), "a loose row is computed again from its gradient"
@@ -49,10 +53,9 @@ def test_the_naive_gram_norm_is_not():
 def test_the_term_is_a_tenth_of_a_percent_for_ordinary_records(in_width, out_width):
     torch.manual_seed(0)
     a, d = torch.randn(4, 256, in_width), torch.randn(4, 256, out_width)
-    reach = outer.sum_of_products(a, d)
-    direct = outer.with_margin(outer.direct_squares(a, d), reach, 256, a.dtype)
-    gram = outer.with_margin(outer.gram_squares(a, d)[0], reach, 256, a.dtype)
-    for squares in (direct, gram):
+    radius = outer.radius(256, a.dtype)
+    direct = outer.direct_squares(outer.direct_norms(a, d), measure(a), measure(d), radius, a.dtype)
+    for squares in (totals([[direct]])[0], totals([[outer.gram_squares(a, d)]])[0]):
         excess = squares / exact(a, d).square() - 1
         assert (excess > 0).all()
         assert (excess < 2e-3).all()
@@ -66,8 +69,8 @@ def test_a_single_long_block_would_not_do():
 def test_gram_and_direct_agree_without_the_margin():
     torch.manual_seed(0)
     a, d = torch.randn(5, 6, 40).double(), torch.randn(5, 6, 30).double()
-    gram = outer.gram_squares(a, d, rounding_margin=False)[0]
-    direct = outer.direct_squares(a, d, rounding_margin=False)
+    both = [[outer.gram_squares(a, d)], [of_norms(outer.direct_norms(a, d))]]
+    gram, direct = totals(both, rounding_margin=False)
     torch.testing.assert_close(gram, direct, rtol=1e-12, atol=0)
     torch.testing.assert_close(direct.sqrt(), exact(a, d), rtol=1e-12, atol=0)
 
@@ -75,13 +78,13 @@ def test_gram_and_direct_agree_without_the_margin():
 def test_a_row_whose_partial_sums_overflow_is_not_finite():
     a = torch.full((1, 2, 3), 1e25)
     d = torch.tensor([[[1e15], [-1e15]]])
-    assert outer.squared_norms(a, d).isinf().all()
+    assert squares_of(a, d).isinf().all()
 
 
 def test_squares_that_underflow_are_not_lost():
     """Activations of 1e-25 square to zero in float32, and with output gradients of 1e26 the gradient has norm 17."""
     a, d = torch.full((1, 1, 3), 1e-25), torch.full((1, 1, 1), 1e17)
-    assert outer.squared_norms(a, 1e9 * d).sqrt() >= exact(a, 1e9 * d)
+    assert squares_of(a, 1e9 * d).sqrt() >= exact(a, 1e9 * d)
     assert (squared_row_norms(torch.full((1, 3), 1e-25)) > 0).all()
 
 

@@ -49,16 +49,16 @@ def capped_sums(engine: ProgramEngine, rule: Rule, groups: Groups, caps: Mapping
     Raises:
         UnsupportedModuleError: A parameter meets more than 2^16 positions of a record, or has more than 8 uses.
     """
-    norms, totals = [engine._no_norms(groups, 0)], None
+    norms, totals = list[Tensor](), None
     for one in engine.chunks():
         with engine._seeded(one):
             parts, found = _chunk_sums(engine, one, one.rule(rule), groups, caps)
-        norms.append(found[: 0 if one.absent else None])
+        norms.append(found[one.absent :])
         totals = parts if totals is None else [_added(*pair) for pair in zip(totals, parts, strict=True)]
     if totals is None:
         zeros = {name: zero.double() for name, zero in engine._zeros(groups).items()}
-        totals = [dict(zeros) for _ in weight_arrays(rule, norms[0])]
-    return Sums(values=tuple(engine.over_ranks(totals)), norms=torch.cat(norms))
+        totals = [dict(zeros) for _ in weight_arrays(rule, engine._no_norms(groups))]
+    return Sums(values=tuple(engine.over_ranks(totals)), norms=engine._joined(norms, groups))
 
 
 def _chunk_sums(

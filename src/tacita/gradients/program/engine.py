@@ -74,7 +74,7 @@ class ProgramEngine(ChunkedEngine):
         """
         self._ready(chunk)
         chosen = {name for names in (groups or {}).values() for name in names}
-        take = partial(norms_taken, chosen=chosen, margin=self.rounding_margin) if groups is not None else None
+        take = partial(norms_taken, chosen=chosen) if groups is not None else None
         return Uses(self._found(chunk, take), chunk.size, self.params, margin=self.rounding_margin)
 
     def _chunk_sums(self, chunk: Chunk, rule: Rule, groups: Groups) -> tuple[list[dict[str, Tensor]], Tensor]:

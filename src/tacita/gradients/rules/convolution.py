@@ -24,15 +24,17 @@ from torch.nn import functional as F
 from tacita.gradients.rules.outer import (
     HELD,
     Gram,
+    direct_norms,
     direct_squares,
     gram_is_cheaper,
     gram_of,
+    measured_in_parts,
     outer_grads,
-    squared_norms,
+    radius,
+    squares_of,
     squares_of_grams,
-    with_margin,
 )
-from tacita.gradients.rules.rounding import gamma
+from tacita.gradients.rules.rounding import RowNorms, Squares, held, measure, totals
 from tacita.gradients.rules.rule import Call, LayerRule, LayerUse, Parameters, RowWeights, squared_norm_of
 from tacita.gradients.rules.transposed import TransposedRule
 
@@ -85,11 +87,11 @@ class ConvolutionRule(LayerRule):
         found = {"weight": _weight_grads(use)} if "weight" in use.names else {}
         return found | ({"bias": _bias_grads(use)} if "bias" in use.names else {})
 
-    def squared_norms(self, use: LayerUse, *, rounding_margin: bool = True) -> dict[str, Tensor]:
-        found = {"weight": _weight_squares(use, rounding_margin)} if "weight" in use.names else {}
+    def squared_norms(self, use: LayerUse) -> dict[str, Squares | Tensor]:
+        found: dict[str, Squares | Tensor] = {"weight": _weight_squares(use)} if "weight" in use.names else {}
         if "bias" in use.names:
             use.kept["bias"] = _bias_grads(use)
-            found["bias"] = squared_norm_of(use.kept["bias"], rounding_margin=rounding_margin)
+            found["bias"] = held(use.kept["bias"])
         return found
 
     def sums(self, use: LayerUse, weights: RowWeights) -> dict[str, Tensor]:
@@ -103,10 +105,6 @@ class ConvolutionRule(LayerRule):
         if bias_alone:
             kept["bias"] = grad.flatten(3).sum(dim=(0, 1, 3))
         return kept
-
-    def radius(self, use: LayerUse) -> dict[str, Tensor]:
-        twice = 2 * gamma(_positions(use) + 4, use.grad.dtype)
-        return {"weight": twice * _sum_of_products(use), "bias": 2 * _bias_radius(use)}
 
     def positions(self, use: LayerUse) -> int:
         return _positions(use)
@@ -174,24 +172,33 @@ def _images(x: Tensor, axes: int) -> Tensor:
     return x.reshape(len(x), -1, *x.shape[-axes - 1 :])
 
 
-def _weight_squares(use: LayerUse, rounding_margin: bool) -> Tensor:
-    shape, positions = use.shapes["weight"], _positions(use)
+def _weight_squares(use: LayerUse) -> Squares | Tensor:
+    shape, positions, groups = use.shapes["weight"], _positions(use), use.settings.groups
     room = max(HELD // 2**9, use.x[0].numel() + use.grad[0].numel())
     if use.x.shape[1] > 1 or shape.numel() <= room:
         use.kept["weight"] = _weight_grads(use)  # takes no more memory than its factors, and serves the sums
-        return squared_norm_of(use.kept["weight"], rounding_margin=rounding_margin)
-    if positions == 1 or gram_is_cheaper(positions, shape[1:].numel(), shape[0] // use.settings.groups):
-        patches, grads = _patches(use, use.x.flatten(0, 1)), _grouped(use, use.grad.flatten(0, 1))
-        squares = squared_norms(patches, grads, rounding_margin=rounding_margin)
-        return squares.view(len(use.x), -1).sum(dim=1)
+        return held(use.kept["weight"])
+    if positions == 1 or gram_is_cheaper(positions, shape[1:].numel(), shape[0] // groups):
+        return _of_groups(squares_of(_patches(use, use.x.flatten(0, 1)), _grouped(use, use.grad.flatten(0, 1))), groups)
     if _patch_gram_is_cheaper(use):
-        height = max(1, 2 * AT_ONCE // (use.settings.groups * _padded_pixels(use).numel() ** 2))
-        parts = [use.rows(slice(k, k + height)) for k in range(0, len(use.x), height)]
-        return torch.cat([_squares_from_pixels(part, rounding_margin) for part in parts])
-    height = max(1, AT_ONCE // shape.numel())
-    blocks = [use.rows(slice(k, k + height)) for k in range(0, len(use.x), height)]
-    squares = torch.cat([squared_norm_of(_weight_grads(b), rounding_margin=rounding_margin) for b in blocks])
-    return with_margin(squares, _sum_of_products(use), positions, use.x.dtype) if rounding_margin else squares
+        height = max(1, 2 * AT_ONCE // (groups * _padded_pixels(use).numel() ** 2))
+        parts = [_squares_from_pixels(part) for part in _in_parts(use, height)]
+        if len(parts) == 1:
+            return _of_groups(parts[0], groups)
+        return torch.cat([totals([[part]])[0] for part in parts]).view(-1, groups).sum(dim=1)
+    of_grads = measured_in_parts(_weight_grads(part) for part in _in_parts(use, max(1, AT_ONCE // shape.numel())))
+    of_x, kernel = measure(use.x), shape[2:].numel()  # each pixel is in at most so many patches
+    patches = of_x._replace(root=of_x.root * kernel**0.5 * (1 + 2.0**-50), added=of_x.added * kernel)
+    return direct_squares(of_grads, patches, measure(use.grad), radius(positions, use.x.dtype), use.x.dtype)
+
+
+def _of_groups(squares: Squares, groups: int) -> Squares | Tensor:
+    """Return the squares of each record, whose groups have weights of their own."""
+    return squares if groups == 1 else totals([[squares]])[0].view(-1, groups).sum(dim=1)
+
+
+def _in_parts(use: LayerUse, height: int) -> list[LayerUse]:
+    return [use.rows(slice(k, k + height)) for k in range(0, len(use.x), height)]
 
 
 def _patch_gram_is_cheaper(use: LayerUse) -> bool:
@@ -205,24 +212,19 @@ def _padded_pixels(use: LayerUse) -> torch.Size:
     return torch.Size(n + sum(both) for n, both in zip(use.x.shape[3:], use.settings.pads, strict=True))
 
 
-def _squares_from_pixels(use: LayerUse, rounding_margin: bool) -> Tensor:
-    """Return the weight's squared norms from inner products of pixels, for records of one image."""
+def _squares_from_pixels(use: LayerUse) -> Squares:
+    """Return the weight's squared norms, of each group, from inner products of pixels, for records of one image."""
     settings, groups, x, grad = use.settings, use.settings.groups, use.x.flatten(0, 1), use.grad.flatten(0, 1)
     pixels = F.pad(x, _flat(settings.pads)).reshape(len(x) * groups, -1, *_padded_pixels(use))
 
-    def again(loose: Tensor) -> Tensor:
+    def again(loose: Tensor) -> RowNorms:
         images = loose.view(-1, groups).any(dim=1)
         chosen = loose.view(-1, groups)[images].flatten()
         patches, grads = _patches(use, x[images].double()), _grouped(use, grad[images].double())
-        return direct_squares(patches[chosen], grads[chosen], rounding_margin=rounding_margin)
+        return direct_norms(patches[chosen], grads[chosen])
 
     of_patches = patch_gram(pixels, use.shapes["weight"][2:], settings.stride, settings.dilation)
-    of_grads = gram_of(_grouped(use, grad))
-    squares, lengths = squares_of_grams(of_patches, of_grads, again, rounding_margin=rounding_margin)
-    if rounding_margin:
-        reach = (lengths[0] * lengths[1]).sum(dim=1)
-        squares = with_margin(squares, reach, _positions(use), x.dtype, roundings=1)
-    return squares.view(-1, groups).sum(dim=1)
+    return squares_of_grams(of_patches, gram_of(_grouped(use, grad)), again, roundings=1)
 
 
 def _weight_grads(use: LayerUse) -> Tensor:
@@ -306,11 +308,6 @@ def _sum_of_products(use: LayerUse) -> Tensor:
     r"""Bound :math:`\sum_t |a_t| |d_t|` from above, (rows,): Cauchy-Schwarz, each pixel being in at most k patches."""
     inputs, grads = squared_norm_of(use.x), squared_norm_of(use.grad)
     return inputs.mul_(use.shapes["weight"][2:].numel()).mul_(grads).sqrt_()
-
-
-def _bias_radius(use: LayerUse) -> Tensor:
-    positions = _positions(use)
-    return squared_norm_of(use.grad).mul_(positions).sqrt_().mul_(gamma(positions + 4, use.grad.dtype))
 
 
 def patch_gram(pixels: Tensor, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> Gram:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from tacita.gradients.batches import memory_key
+from tacita.gradients.rules.rounding import Squares
 from tacita.gradients.rules.rule import (
     UNDERNEATH,
     Factors,
@@ -151,9 +152,9 @@ class RearrangedRule(LayerRule):
     def grads(self, use: LayerUse) -> dict[str, Tensor]:
         return {self.local: self.source.pull_rows(self.plain.grads(self._of_the_call(use))[self.local])}
 
-    def squared_norms(self, use: LayerUse, *, rounding_margin: bool = True) -> dict[str, Tensor]:
+    def squared_norms(self, use: LayerUse) -> Mapping[str, Squares | Tensor]:
         of_the_call = self._of_the_call(use)
-        found = self.plain.squared_norms(of_the_call, rounding_margin=rounding_margin)
+        found = self.plain.squared_norms(of_the_call)
         self._remember(use, of_the_call)
         return found
 

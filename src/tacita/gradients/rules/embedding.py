@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients.rules.rounding import add_radius, gamma, squared_row_norms
+from tacita.gradients.rules.outer import direct_squares
+from tacita.gradients.rules.rounding import RowNorms, Squares, gamma, held, measure, squared_row_norms
 from tacita.gradients.rules.rule import Call, Factors, LayerRule, LayerUse, Parameters, RowWeights
 from tacita.gradients.weighted_sums import sums_by_index
 
@@ -48,13 +49,13 @@ class EmbeddingRule(LayerRule):
         found = sums_by_index(_apart(index, vocabulary), grad.reshape(-1, width), len(index) * vocabulary)
         return {"weight": found.view(len(index), vocabulary, width)}
 
-    def squared_norms(self, use: LayerUse, *, rounding_margin: bool = True) -> dict[str, Tensor]:
+    def squared_norms(self, use: LayerUse) -> dict[str, Squares]:
         index, grad = _positions(use)
         if index.shape[1] == 1:
-            return {"weight": squared_row_norms(grad[:, 0], rounding_margin=rounding_margin)}
-        rows = _sum_by_index(index, grad)
-        squares = squared_row_norms(rows, rounding_margin=rounding_margin).sum(dim=1)
-        return {"weight": add_radius(squares, _radius(grad)) if rounding_margin else squares}
+            return {"weight": held(grad)}
+        of_rows, of_grad = measure(_sum_by_index(index, grad)), measure(grad)
+        ones = RowNorms(grad.new_ones(len(grad)), index.shape[1] ** 0.5, 0.0, torch.inf)  # sum_t |d_t| <= sqrt(T) |d|
+        return {"weight": direct_squares(of_rows, ones, of_grad, 2 * gamma(grad.shape[1] + 4, grad.dtype), grad.dtype)}
 
     def holds(self, use: LayerUse) -> bool:
         return False
@@ -64,9 +65,6 @@ class EmbeddingRule(LayerRule):
         index, grad = _positions(replace(use, grad=weighted))
         vocabulary, width = use.shapes["weight"]
         return {"weight": sums_by_index(index.flatten(), grad.reshape(-1, width), vocabulary)}
-
-    def radius(self, use: LayerUse) -> dict[str, Tensor]:
-        return {"weight": _radius(_positions(use)[1])}
 
     def positions(self, use: LayerUse) -> int:
         return use.x.shape[1:].numel()
@@ -111,8 +109,3 @@ def _sum_by_index(index: Tensor, grad: Tensor) -> Tensor:
 def _apart(index: Tensor, size: int) -> Tensor:
     """Return indices (rows, positions) below ``size`` as one row of indices that no two samples share."""
     return (index + torch.arange(len(index), device=index.device).unsqueeze(1) * size).flatten()
-
-
-def _radius(grad: Tensor) -> Tensor:
-    r"""Bound the rounding of sums over equal indices, in the norm and in the sum: :math:`2 \gamma_T \sum_t |d_t|`."""
-    return squared_row_norms(grad).sqrt_().sum(dim=1).mul_(2 * gamma(grad.shape[1] + 4, grad.dtype))

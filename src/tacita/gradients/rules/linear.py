@@ -12,12 +12,12 @@ from tacita.gradients.rules.outer import (
     gram_is_cheaper,
     outer_grads,
     row_norms,
-    squared_norms,
+    squares_of,
     sum_of_products,
     weight_is_small,
 )
-from tacita.gradients.rules.rounding import gamma, squared_row_norms
-from tacita.gradients.rules.rule import Call, Factors, LayerRule, LayerUse, Parameters, RowWeights, squared_norm_of
+from tacita.gradients.rules.rounding import Squares, held, measure, of_norms, of_products, totals
+from tacita.gradients.rules.rule import Call, Factors, LayerRule, LayerUse, Parameters, RowWeights
 
 FEW = range(2, 5)  # outputs, which Intel's kernels find two to three times as fast as rows of the transposed output
 MANY, BLOCKS = 1024, 8  # rows; blocks into which they are cut
@@ -43,18 +43,17 @@ class LinearRule(LayerRule):
         found = {"weight": outer_grads(a, d)} if "weight" in use.names else {}
         return found | ({"bias": d.sum(dim=1)} if "bias" in use.names else {})
 
-    def squared_norms(self, use: LayerUse, *, rounding_margin: bool = True) -> dict[str, Tensor]:
+    def squared_norms(self, use: LayerUse) -> dict[str, Squares]:
         a, d = use.x, use.grad
         if a.shape[1] == 1:  # the norm of an outer product is the product of the norms
-            bias = squared_row_norms(d.squeeze(1), rounding_margin=rounding_margin)
-            found = {"bias": bias} if "bias" in use.names else {}
+            of_d, found = measure(d), dict[str, Squares]()
             if "weight" in use.names:
-                found["weight"] = squared_row_norms(a.squeeze(1), rounding_margin=rounding_margin).mul_(bias)
-            return found
-        found = {"weight": self._weight(use, a, d, rounding_margin)} if "weight" in use.names else {}
+                found["weight"] = of_products(measure(a), of_d)
+            return found | ({"bias": of_norms(of_d)} if "bias" in use.names else {})
+        found = {"weight": self._weight(use, a, d)} if "weight" in use.names else {}
         if "bias" in use.names:
             use.kept["bias"] = d.sum(dim=1)
-            found["bias"] = squared_norm_of(use.kept["bias"], rounding_margin=rounding_margin)
+            found["bias"] = held(use.kept["bias"])
         return found
 
     def holds(self, use: LayerUse) -> bool:
@@ -86,11 +85,6 @@ class LinearRule(LayerRule):
                 part["bias"] = bias.clone()
         return found
 
-    def radius(self, use: LayerUse) -> dict[str, Tensor]:
-        a, d = use.x, use.grad
-        twice = 2 * gamma(a.shape[1] + 4, d.dtype)
-        return {"weight": twice * sum_of_products(a, d), "bias": 2 * _bias_radius(d)}
-
     def positions(self, use: LayerUse) -> int:
         return use.grad.shape[1:-1].numel()
 
@@ -106,11 +100,11 @@ class LinearRule(LayerRule):
         x, grad = torch.cat([use.x for use in uses], dim=1), torch.cat([use.grad for use in uses], dim=1)
         return replace(uses[0], x=x, grad=grad, kept={})
 
-    def _weight(self, use: LayerUse, a: Tensor, d: Tensor, rounding_margin: bool) -> Tensor:
+    def _weight(self, use: LayerUse, a: Tensor, d: Tensor) -> Squares:
         if not _is_held(use):
-            return squared_norms(a, d, rounding_margin=rounding_margin)
+            return squares_of(a, d)
         use.kept["weight"] = outer_grads(a, d)  # serves the sums too
-        return squared_norm_of(use.kept["weight"], rounding_margin=rounding_margin)
+        return held(use.kept["weight"])
 
 
 def _linear(x: Tensor, parameters: Parameters) -> Tensor:
@@ -143,10 +137,6 @@ def _is_held(use: LayerUse) -> bool:
     return weight_is_small(*shape) and not gram_is_cheaper(*shape)
 
 
-def _bias_radius(d: Tensor) -> Tensor:
-    return gamma(d.shape[1] + 4, d.dtype) * row_norms(d).sum(dim=1)
-
-
 class StackedRule(LayerRule):
     """The weights (stack, in, out) of ``torch.bmm``, for inputs (batch, stack, positions, in)."""
 
@@ -159,9 +149,9 @@ class StackedRule(LayerRule):
     def grads(self, use: LayerUse) -> dict[str, Tensor]:
         return {"weight": outer_grads(use.grad, use.x)}
 
-    def squared_norms(self, use: LayerUse, *, rounding_margin: bool = True) -> dict[str, Tensor]:
+    def squared_norms(self, use: LayerUse) -> dict[str, Tensor]:
         """Return the sum over the stack, whose weights have no coordinate in common."""
-        squares = squared_norms(use.x.flatten(0, 1), use.grad.flatten(0, 1), rounding_margin=rounding_margin)
+        squares = totals([[squares_of(use.x.flatten(0, 1), use.grad.flatten(0, 1))]])[0]
         return {"weight": squares.view(len(use.x), -1).sum(dim=1)}
 
     def holds(self, use: LayerUse) -> bool:
@@ -170,9 +160,6 @@ class StackedRule(LayerRule):
     def sums(self, use: LayerUse, weights: RowWeights) -> dict[str, Tensor]:
         x, grad = (t.transpose(0, 1).flatten(1, 2) for t in use.weighted_once(weights))
         return {"weight": x.mT @ grad}
-
-    def radius(self, use: LayerUse) -> dict[str, Tensor]:
-        return {"weight": 2 * gamma(use.x.shape[2] + 4, use.x.dtype) * self._reach(use)}
 
     def positions(self, use: LayerUse) -> int:
         return use.x.shape[2]

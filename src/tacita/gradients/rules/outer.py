@@ -15,22 +15,33 @@ right one the input; for an embedding the left one has a one at the index of the
 gradient of the output. What a one meets is looked up, and nothing of the size of the matrix is held.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from tacita.gradients.rules.rounding import add_radius, gamma, squared_row_norms, unit
-from tacita.gradients.rules.rule import Factors, squared_norm_of
+from tacita.gradients.rules.rounding import (
+    RowNorms,
+    Squares,
+    columns,
+    gamma,
+    measure,
+    of_norms,
+    of_products,
+    squared_row_norms,
+    totals,
+    unit,
+)
+from tacita.gradients.rules.rule import Factors
+from tacita.gradients.weighted_sums import UNIT
 
 HELD = 2**22  # elements of per-sample gradients in memory at once
+PAIRS = 2**18  # entries of Gram matrices that are widened to float64 at once: on a CPU they stay in a cache
 LOOSE = 0.01  # if its rounding term is a larger share of its square, a Gram norm is computed again, directly
 GRAM_TERM = 0.003  # the term's share of the square for a sample with incoherent positions; decides the blocks
 TINY = 2.0**-100  # a smaller term matters to no threshold (at least 2^-40): gradients of exactly 0 have such a term
 SMALLEST_BLOCK = 32  # narrower blocks would be all overhead
-
-Lengths = tuple[Tensor, Tensor]  # of a and d at each position: (rows, positions), float64
 
 
 def gram_is_cheaper(positions: int, in_width: int, out_width: int) -> bool:
@@ -48,38 +59,65 @@ def outer_grads(a: Tensor, d: Tensor) -> Tensor:
     return d.mT @ a
 
 
-def squared_norms(a: Tensor, d: Tensor, *, rounding_margin: bool = True) -> Tensor:
-    """Return the squared norms of the gradients, (rows,), float64, in the cheapest form: closed, Gram or direct."""
+def squares_of(a: Tensor, d: Tensor) -> Squares:
+    """Return the squared norms of the gradients in the cheapest form: closed, Gram or direct."""
     if a.shape[1] == 1:
-        left, right = (squared_row_norms(m[:, 0], rounding_margin=rounding_margin) for m in (a, d))
-        return left.mul_(right)
-    gram = gram_is_cheaper(a.shape[1], a.shape[2], d.shape[2])
-    if gram:
-        squares, lengths = gram_squares(a, d, rounding_margin=rounding_margin)
-    else:
-        squares, lengths = direct_squares(a, d, rounding_margin=rounding_margin), (row_norms(a), row_norms(d))
-    if not rounding_margin:
-        return squares
-    reach = (lengths[0] * lengths[1]).sum(dim=1)
-    return with_margin(squares, reach, a.shape[1], a.dtype, roundings=1 if gram else 2)
+        return of_products(measure(a), measure(d))
+    if gram_is_cheaper(a.shape[1], a.shape[2], d.shape[2]):
+        return gram_squares(a, d)
+    return direct_squares(direct_norms(a, d), measure(a), measure(d), radius(a.shape[1], a.dtype), a.dtype)
 
 
-def with_margin(squares: Tensor, reach: Tensor, positions: int, dtype: torch.dtype, *, roundings: int = 2) -> Tensor:
-    r"""Make squares upper bounds, of the exact gradient's norm and of what a sum of products in ``dtype`` adds.
-
-    A sum of T products per coordinate is off by at most :math:`\gamma_T \sum_t |d_t| |a_t|` in norm. A row whose
-    partial sums may overflow counts as not finite.
+def radius(positions: int, dtype: torch.dtype, *, roundings: int = 2) -> float:
+    r"""Return by how much of its reach a norm may be off from what a sum of products adds.
 
     Args:
-        squares: Shape (rows,), float64.
-        reach: Upper bounds of the sum over t, (rows,).
-        positions: T.
+        positions: T, the products that a coordinate is a sum of.
         dtype: Of the products.
-        roundings: How many such sums lie between ``squares`` and what is added: 2 if the norm is that of one sum, and
-            the rows are added by another; 1 if the norm is that of the exact gradient, or the same sum is added.
+        roundings: How many such sums lie between the norm and what is added: 2 if the norm is that of one sum, and the
+            rows are added by another; 1 if the norm is that of the exact gradient, or the same sum is added.
     """
-    bounds = add_radius(squares, roundings * gamma(positions + 6 - roundings, dtype) * reach)
-    return torch.where(reach < torch.finfo(dtype).max / 4, bounds, torch.inf)
+    return roundings * gamma(positions + 6 - roundings, dtype)
+
+
+def direct_squares(gradient: RowNorms, a: RowNorms, d: RowNorms, radius: float, dtype: torch.dtype) -> Squares:
+    r"""Return the squares of a sum of products that was computed once, and is added by another computation.
+
+    Args:
+        gradient: Of the sum.
+        a: Over all positions: :math:`\sum_t |a_t| |d_t| \le |a| |d|`.
+        d: The same.
+        radius: See :func:`radius`.
+        dtype: Of the products.
+    """
+    return Squares((gradient, a, d), _direct, (radius, _largest_reach(dtype)))
+
+
+def _direct(calls: Sequence[Squares], norms: Sequence[Tensor], rounding_margin: bool) -> Tensor:
+    gradient, a, d = norms
+    if not rounding_margin:
+        return gradient
+    radii, largest = columns([one.constants for one in calls], gradient.device)
+    return _with_radius(gradient, (a * d).sqrt_(), radii, largest)
+
+
+def _with_radius(squares: Tensor, reach: Tensor, radii: Tensor, largest: Tensor) -> Tensor:
+    r"""Make squares upper bounds, of the exact gradient's norm and of what a sum of products adds.
+
+    A sum of T products a coordinate is off by at most :math:`\gamma_T \sum_t |d_t| |a_t|` in norm. A row whose partial
+    sums may overflow counts as not finite.
+
+    Args:
+        squares: Shape (calls, rows), float64.
+        reach: Upper bounds of the sum over t, (calls, rows).
+        radii: :func:`radius` of each call, (calls, 1).
+        largest: The reach that counts as infinite, (calls, 1).
+    """
+    return squares.sqrt().addcmul_(reach, radii).square_().masked_fill_(reach >= largest, torch.inf)
+
+
+def _largest_reach(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).max / 4
 
 
 def sum_of_products(a: Tensor, d: Tensor) -> Tensor:
@@ -92,24 +130,29 @@ def row_norms(rows: Tensor) -> Tensor:
     return squared_row_norms(rows).sqrt_()
 
 
-def direct_squares(a: Tensor, d: Tensor, *, rounding_margin: bool = True) -> Tensor:
-    """Return the squared norms, from the gradients of a few rows at a time."""
+def direct_norms(a: Tensor, d: Tensor) -> RowNorms:
+    """Measure the gradients, a few rows at a time."""
+    return measured_in_parts(outer_grads(x, y) for x, y in zip(*_in_parts(a, d), strict=True))
+
+
+def measured_in_parts(parts: Iterable[Tensor]) -> RowNorms:
+    """Measure rows that are formed a few at a time."""
+    found = [measure(part) for part in parts]
+    return found[0]._replace(values=torch.cat([one.values for one in found])) if len(found) > 1 else found[0]
+
+
+def _in_parts(a: Tensor, d: Tensor) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
     height = max(1, HELD // max(1, a.shape[2] * d.shape[2]))
-    blocks = zip(a.split(height), d.split(height), strict=True)
-    return torch.cat([squared_norm_of(outer_grads(x, y), rounding_margin=rounding_margin) for x, y in blocks])
+    return a.split(height), d.split(height)
 
 
-def gram_squares(a: Tensor, d: Tensor, *, rounding_margin: bool = True) -> tuple[Tensor, Lengths]:
-    r"""Return squared norms from Gram matrices, with the term that their cancellation can hide; and lengths of a and d.
+def gram_squares(a: Tensor, d: Tensor) -> Squares:
+    """Return squared norms from Gram matrices; see :func:`squares_of_grams`."""
 
-    Rows whose term exceeds ``LOOSE`` of the square, canaries among them, are computed again from their gradients in
-    float64.
-    """
+    def again(loose: Tensor) -> RowNorms:
+        return direct_norms(a[loose].double(), d[loose].double())
 
-    def again(loose: Tensor) -> Tensor:
-        return direct_squares(a[loose].double(), d[loose].double(), rounding_margin=rounding_margin)
-
-    return squares_of_grams(gram_of(a), gram_of(d), again, rounding_margin=rounding_margin)
+    return squares_of_grams(gram_of(a), gram_of(d), again, roundings=1)
 
 
 @dataclass(frozen=True)
@@ -127,51 +170,71 @@ class Gram:
     terms: int
 
 
-def squares_of_grams(
-    of_a: Gram, of_d: Gram, again: Callable[[Tensor], Tensor], *, rounding_margin: bool = True
-) -> tuple[Tensor, Lengths]:
-    r"""Return squared norms from the Gram matrices of inputs and output gradients, and the lengths of both.
+def squares_of_grams(of_a: Gram, of_d: Gram, again: Callable[[Tensor], RowNorms], *, roundings: int) -> Squares:
+    r"""Return squared norms from the Gram matrices L of inputs and R of output gradients.
 
-    Entry (t, s) of one matrix is off by at most :math:`\gamma |a_t| |a_s|` and is multiplied by the other matrix's
-    entry as computed. The term is :math:`\gamma \sum_{ts} |a_t| |a_s| |d_t \cdot d_s|`, and the same with a and d
-    exchanged.
+    What their cancellation can hide is added. Entry (t, s) of L is off by at most :math:`\gamma |a_t| |a_s|` and is
+    multiplied by R's entry as computed: the term is :math:`\gamma |a|^2 \lVert R \rVert_F`, and the same with a and d
+    exchanged. Rows whose term exceeds ``LOOSE`` of the square, canaries among them, are computed again.
 
     Args:
-        of_a: Overwritten.
-        of_d: Of the same positions.
-        again: Mask of loose rows, (rows,) -> their squares, in float64 and without cancellation.
-        rounding_margin: Whether the term is added.
+        of_a: Of inputs.
+        of_d: Of output gradients at the same positions.
+        again: Mask of loose rows, (rows,) -> the norms of their gradients, in float64 and without cancellation.
+        roundings: As in :func:`radius`.
     """
     left, right = of_a.products, of_d.products
-    dtype, positions = left.dtype, left.shape[1]
-    lengths = _lengths(of_a), _lengths(of_d)
-    added = 3 + 2 * positions * unit(torch.float64) / unit(dtype)  # of products, which are added up in float64
-    of_left = _form(right, lengths[0]).mul_(gamma(of_a.terms + added, dtype))
-    of_right = _form(left, lengths[1]).mul_(gamma(of_d.terms + 4, dtype))
-    of_both = (lengths[0] * lengths[1]).sum(dim=1).mul_(gamma(of_a.terms + of_d.terms, dtype)).square_()
-    underflow = positions**2 * torch.finfo(dtype).tiny  # of products of two entries, which may vanish
-    term = (of_left + of_right + of_both).add_(underflow)
-    squares = left.mul_(right).sum(dim=2, dtype=torch.float64).sum(dim=1).clamp_(min=0.0)
+    positions, dtype = left.shape[1], left.dtype
+    height = max(1, (PAIRS if left.device.type == "cpu" else HELD) // max(1, positions**2))
+    parts = [_inner_products(*pair) for pair in zip(left.split(height), right.split(height), strict=True)]
+    given = parts[0] if len(parts) == 1 else (torch.cat([part[k] for part in parts]) for k in (0, 1))
+    constants = _term_constants(of_a, of_d, positions, dtype)
+    bounds = radius(positions, dtype, roundings=roundings), _largest_reach(dtype)
+    return Squares((), _from_grams, (*constants, *bounds), (*given, again))
+
+
+def _from_grams(calls: Sequence[Squares], norms: Sequence[Tensor], rounding_margin: bool) -> Tensor:
+    products, traces = (torch.stack([one.given[k] for one in calls]) for k in (0, 1))
+    constants = columns([one.constants for one in calls], products.device)
+    of_a, of_d, both, vanished, hidden, share, radii, largest = *(constants[:3], constants[3:6]), *constants[6:]
+    a, d = (torch.addcmul(o[1], trace, o[0]) for o, trace in zip((of_a, of_d), traces.unbind(2), strict=True))
+    left, right = products[:, :, ::3].sqrt().unbind(2)  # Frobenius norms
+    reach = a * d
+    term = torch.addcmul(vanished, reach, both)
+    term.addcmul_(torch.addcmul(hidden, right, of_a[2]), a).addcmul_(torch.addcmul(hidden, left, of_d[2]), d)
+    squares = products[:, :, 1].clamp(min=0.0)
+    loose = term > (squares * share).clamp_(min=TINY)
     bounds = squares + term if rounding_margin else squares
-    loose = (term > min(LOOSE, 2**28 * unit(dtype)) * squares) & (term > TINY)
     if bool(loose.any()):
-        bounds[loose] = again(loose)
-    return bounds, lengths
+        for one, mask, row in zip(calls, loose, bounds, strict=True):
+            if mask.any():
+                row[mask] = totals([[of_norms(one.given[2](mask))]], rounding_margin=rounding_margin)[0]
+    return _with_radius(bounds, reach.sqrt_(), radii, largest) if rounding_margin else bounds
 
 
-def _lengths(gram: Gram) -> Tensor:
-    """Return upper bounds of the norms whose squares are the diagonal of a Gram matrix, (rows, T), float64."""
-    dtype = gram.products.dtype
-    squares = gram.products.diagonal(dim1=1, dim2=2).double() * (1 + 2 * gamma(gram.terms, dtype))
-    return squares.add_(gram.width * torch.finfo(dtype).tiny).sqrt_()
+def _inner_products(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    pair = torch.stack([left, right], dim=1).double()
+    flat = pair.flatten(2)
+    return (flat @ flat.mT).flatten(1), pair.diagonal(dim1=2, dim2=3).sum(dim=2)
 
 
-def _form(gram: Tensor, lengths: Tensor) -> Tensor:
-    r"""Return upper bounds of :math:`\sum_{ts} l_t |K_{ts}| l_s` for a Gram matrix K, (rows,), float64."""
-    positions = gram.shape[1]
-    once = (gram.abs() @ lengths.to(gram.dtype).unsqueeze(-1)).squeeze(-1).double()
-    once.add_(positions * torch.finfo(gram.dtype).tiny)  # products that underflow
-    return (once * lengths).sum(dim=1).mul_(1 + gamma(positions + 8, gram.dtype))
+def _term_constants(of_a: Gram, of_d: Gram, positions: int, dtype: torch.dtype) -> tuple[float, ...]:
+    """Return the constants of a rounding term, in the order of the derivation's list.
+
+    For a, and then for d: the factor of the trace, and what is added to it; gamma of the products. Then the factor of
+    both errors; products of two entries that vanish; entries whose squares do; the share of the square that is loose.
+    """
+    tiny, pairs = torch.finfo(dtype).tiny, positions**2
+    wide = 1 + (pairs + 8) * UNIT  # sums of so many products in float64, and their root
+    added = 3 + 2 * pairs * UNIT / unit(dtype)  # roundings of products of two entries, and of their sum
+
+    def of_one(gram: Gram, more: float) -> tuple[float, float, float]:
+        factor = wide * (1 + 2 * gamma(gram.terms, dtype))
+        return factor, positions * gram.width * tiny, wide * gamma(gram.terms + more, dtype)
+
+    both = wide * gamma(of_a.terms, dtype) * gamma(of_d.terms, dtype)
+    loose = min(LOOSE, 2**28 * unit(dtype))
+    return *of_one(of_a, added), *of_one(of_d, 4), both, pairs * tiny, positions * 2.0**-511, loose
 
 
 def gram_of(rows: Tensor) -> Gram:
@@ -196,25 +259,17 @@ def gram_serves(parts: Sequence[Factors | None], shape: torch.Size) -> bool:
     return len(factored) == len(parts) and gram_is_cheaper(sum(part.right.shape[1] for part in factored), *shape)
 
 
-def squares_of_factors(
-    parts: Sequence[Factors], again: Callable[[Tensor], Tensor], *, rounding_margin: bool = True
-) -> Tensor:
-    """Return the squared norms of the gradients that the parts add up to, (rows,), float64.
+def squares_of_factors(parts: Sequence[Factors], again: Callable[[Tensor], RowNorms]) -> Squares:
+    """Return the squared norms of the gradients that the parts add up to.
 
     Args:
         parts: Of one matrix.
-        again: Mask of rows, (rows,) -> their squared norms from the gradients themselves, in float64.
-        rounding_margin: Whether the squares are upper bounds.
+        again: Mask of rows, (rows,) -> the norms of their gradients, computed in float64.
     """
     vectors = [part for part in parts if part.left.ndim == 3]
     ones = [part for part in parts if part.left.ndim == 2]
     right = torch.cat([part.right for part in vectors + ones], dim=1)
-    squares, lengths = squares_of_grams(
-        gram_of(right), _gram_of_left(vectors, ones, right.dtype), again, rounding_margin=rounding_margin
-    )
-    if not rounding_margin:
-        return squares
-    return with_margin(squares, (lengths[0] * lengths[1]).sum(dim=1), right.shape[1], right.dtype)
+    return squares_of_grams(gram_of(right), _gram_of_left(vectors, ones, right.dtype), again, roundings=2)
 
 
 def _gram_of_left(vectors: Sequence[Factors], ones: Sequence[Factors], dtype: torch.dtype) -> Gram:

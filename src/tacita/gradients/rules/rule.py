@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients.rules.rounding import LONGEST_ROW, squared_row_norms, unit
+from tacita.gradients.rules.rounding import Squares, gamma, held, totals, unit
 from tacita.gradients.weighted_sums import to_exact
 
 Parameters = Mapping[str, "Tensor | None"]
@@ -171,14 +171,15 @@ class LayerRule(ABC):
     def grads(self, use: LayerUse) -> dict[str, Tensor]:
         """Return the per-sample gradients of ``use.names``, each (rows, *param)."""
 
-    def squared_norms(self, use: LayerUse, *, rounding_margin: bool = True) -> dict[str, Tensor]:
-        """Return the squared norms of the gradients by parameter, (rows,), float64.
+    def squared_norms(self, use: LayerUse) -> Mapping[str, Squares | Tensor]:
+        """Return the squared norms of the gradients by parameter: upper bounds of what :meth:`sums` adds for a row of
+        weight 1.
 
-        They are upper bounds of what :meth:`sums` adds for a row of weight 1. Without ``rounding_margin`` they are
-        estimates, to compare engines by.
+        A rule of your own may return tensors, (rows,), float64. tacita's rules return what was measured, so that the
+        margins of all calls are added at once.
         """
         use.kept.update(self.grads(use))
-        return {n: squared_norm_of(use.kept[n], rounding_margin=rounding_margin) for n in use.names}
+        return {n: held(use.kept[n]) for n in use.names}
 
     def holds(self, use: LayerUse) -> bool:
         """Return whether :meth:`squared_norms` keeps per-sample gradients in ``use.kept`` that the sums add."""
@@ -194,13 +195,19 @@ class LayerRule(ABC):
         return [self.sums(use, one) for one in weights]
 
     def radius(self, use: LayerUse) -> dict[str, Tensor]:
-        """Bound the difference of :meth:`sums` from :meth:`grads`, in norm, for a row of weight 1: (rows,), float64.
+        r"""Bound the difference of :meth:`sums` from :meth:`grads`, in norm, for a row of weight 1: (rows,), float64.
 
         The engine asks where several uses meet in one parameter: their gradients may cancel, while the roundings of
-        each use remain. The default serves a gradient that is held, weighted and added: a few units of its norm.
+        each use remain. For a rule that knows its :meth:`reach` it is :math:`2 \gamma_{T + 4}` times that, and for a
+        gradient that is held, weighted and added a few units of its norm.
         """
-        use.kept.update({n: g for n, g in self.grads(use).items() if n not in use.kept})
-        return {n: squared_norm_of(use.kept[n]).sqrt_() * (8 * unit(use.kept[n].dtype)) for n in use.names}
+        reach = {} if type(self).reach is LayerRule.reach else self.reach(use)
+        twice = 2 * gamma(self.positions(use) + 4, use.grad.dtype)
+        rest = [n for n in use.names if n not in reach]
+        if any(n not in use.kept for n in rest):
+            use.kept.update({n: g for n, g in self.grads(use).items() if n not in use.kept})
+        found = {n: squared_norm_of(use.kept[n]).sqrt_() * (8 * unit(use.kept[n].dtype)) for n in rest}
+        return found | {n: one * twice for n, one in reach.items()}
 
     def positions(self, use: LayerUse) -> int:
         """Return how many products of one sample :meth:`sums` adds up per coordinate of a gradient that is not kept."""
@@ -273,7 +280,7 @@ class NamedUse:
     function: str
     parameters: dict[str, str]
     rule: LayerRule
-    squares: Mapping[str, Tensor] = field(default_factory=dict)
+    squares: Mapping[str, Squares | Tensor] = field(default_factory=dict)
 
 
 def named_autograd_use(name: str, grads: Tensor) -> NamedUse:
@@ -283,9 +290,4 @@ def named_autograd_use(name: str, grads: Tensor) -> NamedUse:
 
 def squared_norm_of(grads: Tensor, *, rounding_margin: bool = True) -> Tensor:
     """Return the squared norms of per-sample gradients that are held, (rows,), float64."""
-    rows = grads.reshape(len(grads), -1)
-    if rows.shape[1] > LONGEST_ROW:  # the longest trailing axes that may be summed in the tensor's own dtype
-        axis = next((k for k in range(1, grads.ndim) if grads.shape[k:].numel() <= LONGEST_ROW), grads.ndim - 1)
-        rows = grads.flatten(axis)
-    squares = squared_row_norms(rows, rounding_margin=rounding_margin)
-    return squares.flatten(1).sum(dim=1) if squares.ndim > 1 else squares
+    return totals([[held(grads)]], rounding_margin=rounding_margin)[0]

@@ -5,7 +5,7 @@ products, with input and output gradient exchanged. The same holds for transpose
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tacita.gradients.rules.linear import LinearRule
+from tacita.gradients.rules.rounding import Squares
 from tacita.gradients.rules.rule import Call, Factors, LayerRule, LayerUse, Parameters, RowWeights
 
 
@@ -38,17 +39,14 @@ class TransposedRule(LayerRule):
     def grads(self, use: LayerUse) -> dict[str, Tensor]:
         return self.plain.grads(use)
 
-    def squared_norms(self, use: LayerUse, *, rounding_margin: bool = True) -> dict[str, Tensor]:
-        return self.plain.squared_norms(use, rounding_margin=rounding_margin)
+    def squared_norms(self, use: LayerUse) -> Mapping[str, Squares | Tensor]:
+        return self.plain.squared_norms(use)
 
     def holds(self, use: LayerUse) -> bool:
         return self.plain.holds(use)
 
     def sums(self, use: LayerUse, weights: RowWeights) -> dict[str, Tensor]:
         return self.plain.sums(use, weights)
-
-    def radius(self, use: LayerUse) -> dict[str, Tensor]:
-        return self.plain.radius(use)
 
     def positions(self, use: LayerUse) -> int:
         return self.plain.positions(use)

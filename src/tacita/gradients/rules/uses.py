@@ -19,7 +19,7 @@ from tacita.gradients.batches import memory_address
 from tacita.gradients.engine import Groups
 from tacita.gradients.rules.derived import apart
 from tacita.gradients.rules.outer import HELD, gram_serves, squares_of_factors
-from tacita.gradients.rules.rounding import add_radius, gamma
+from tacita.gradients.rules.rounding import RowNorms, Squares, add_radius, gamma, measure, totals
 from tacita.gradients.rules.rule import (
     VALUE,
     LayerRule,
@@ -60,26 +60,26 @@ class Uses:
 
     def norms(self, groups: Groups) -> Tensor:
         """Return the norms by group, (rows, groups), float64: upper bounds unless the margin is off."""
-        margin, chosen = self._margin, {name for names in groups.values() for name in names}
-        squares: dict[str, list[Tensor]] = {}
+        chosen = {name for names in groups.values() for name in names}
+        squares: dict[str, list[Squares | Tensor]] = {}
         several = {name: [named.rule for named, _ in uses] for name, uses in self._meeting.items() if len(uses) > 1}
         together = {name for name, rules in several.items() if not apart(rules)}  # uses meet in a coordinate
         for named in self.found:
             alone = {k: n for k, n in named.parameters.items() if n in chosen and n not in together}
             if alone:
-                use = named.use.only(tuple(alone))
-                found = named.squares or named.rule.squared_norms(use, rounding_margin=margin)
+                found = named.squares or named.rule.squared_norms(named.use.only(tuple(alone)))
                 for local, name in alone.items():
                     squares.setdefault(name, []).append(found[local])
-        squares |= {name: [self._shared(name, margin)] for name in self._meeting if name in chosen & together}
-        columns = []
-        for names in groups.values():
-            parts = [square for name in names for square in squares.get(name, ())]
-            parts = parts or [
-                torch.zeros(self._size, dtype=torch.float64, device=exact_device(self._params[names[0]].device))
-            ]
-            columns.append(round_up(sum(parts[1:], parts[0]).sqrt(), len(parts)))
-        return torch.stack(columns, dim=-1)
+        squares |= {name: [self._shared(name)] for name in self._meeting if name in chosen & together}
+        parts = [[square for name in names for square in squares.get(name, ())] for names in groups.values()]
+        zeros = [] if all(parts) else [self._zeros()]
+        sums = totals([some or zeros for some in parts], rounding_margin=self._margin)
+        columns = torch.stack(sums, dim=-1) if len(sums) > 1 else sums[0].unsqueeze(-1)
+        return round_up(columns.sqrt(), max(len(some) for some in parts))
+
+    def _zeros(self) -> Tensor:
+        device = next(iter(self._params.values())).device
+        return torch.zeros(self._size, dtype=torch.float64, device=exact_device(device))
 
     def sums(self, arrays: Sequence[Sequence[RowWeights]], groups: Groups, reduced: Kept) -> list[dict[str, Tensor]]:
         """Return the weighted sums for each weight array, by parameter. Afterwards the uses are gone.
@@ -133,7 +133,7 @@ class Uses:
             parts.append(named.rule.grads(named.use.rows(rows).only((local,)))[local] if kept is None else kept[rows])
         return parts
 
-    def _shared(self, name: str, rounding_margin: bool) -> Tensor:
+    def _shared(self, name: str) -> Squares | Tensor:
         """Return the squared norms of a parameter in which several uses meet, cross terms included.
 
         They are taken from inner products of the uses' factors where that is cheaper, and else from the gradients, a
@@ -141,35 +141,34 @@ class Uses:
         """
         factors = [named.rule.factors(named.use.only((local,))) for named, local in self._meeting[name]]
         if gram_serves(factors, self._params[name].shape):
-            parts = [part for part in factors if part is not None]
-            return squares_of_factors(parts, partial(self._exactly, name), rounding_margin=rounding_margin)
+            return squares_of_factors([part for part in factors if part is not None], partial(self._exactly, name))
         radii = [named.rule.radius(named.use.only((local,)))[local] for named, local in self._meeting[name]]
         named, local = self._meeting[name][0]
         size, width = len(named.use.x), named.use.shapes[local].numel()
         height = max(1, HELD // max(1, width))
-        held = [self._sum_and_spread(name, slice(k, k + height), rounding_margin) for k in range(0, size, height)]
-        squares, spread = (torch.cat(parts) for parts in zip(*held, strict=True))
-        return add_radius(squares, spread + sum(radii)) if rounding_margin else squares
+        parts = [self._sum_and_spread(name, slice(k, k + height)) for k in range(0, size, height)]
+        squares, spread = (torch.cat(one) for one in zip(*parts, strict=True))
+        return add_radius(squares, spread + sum(radii)) if self._margin else squares
 
-    def _exactly(self, name: str, rows: Tensor) -> Tensor:
-        """Return the squared norms of some rows' gradients over all uses, computed in float64."""
+    def _exactly(self, name: str, rows: Tensor) -> RowNorms:
+        """Return the norms of some rows' gradients over all uses, computed in float64."""
         total = torch.zeros((), dtype=torch.float64)
         for named, local in self._meeting[name]:
             total = total + named.rule.grads(named.use.rows(rows).only((local,)).wide())[local]
-        return squared_norm_of(total)
+        return measure(total)
 
-    def _sum_and_spread(self, name: str, rows: slice, rounding_margin: bool) -> tuple[Tensor, Tensor]:
+    def _sum_and_spread(self, name: str, rows: slice) -> tuple[Tensor, Tensor]:
         """Return the squared norms of the gradients over all uses, and a bound on the rounding of adding up the uses.
 
         The uses are added up twice, for the norm and for the sum, so the bound counts twice.
         """
         parts = self._parts(name, rows)
-        squares = squared_norm_of(sum(parts[1:], parts[0]), rounding_margin=rounding_margin)
+        squares = squared_norm_of(sum(parts[1:], parts[0]), rounding_margin=self._margin)
         norms = sum((squared_norm_of(part).sqrt_() for part in parts), torch.zeros_like(squares))
         return squares, norms.mul_(2 * gamma(len(parts) - 1, parts[0].dtype))
 
 
-def norms_taken(named: NamedUse, chosen: set[str], *, margin: bool) -> list[NamedUse]:
+def norms_taken(named: NamedUse, chosen: set[str]) -> list[NamedUse]:
     """Take the norms of a use whose parameters no other use meets; return it with them.
 
     Its per-sample gradients alone remain, in memory of their own: the sums add them as they are. What the sums would
@@ -180,7 +179,7 @@ def norms_taken(named: NamedUse, chosen: set[str], *, margin: bool) -> list[Name
     if not mine or not is_ours(named.rule) or not named.rule.holds(use):
         return [named]
     with full_precision(use.x.device):
-        squares = named.rule.squared_norms(use, rounding_margin=margin)
+        squares = named.rule.squared_norms(use)
     if not all(local in use.kept for local in mine):
         return [named]
     others = {memory_address(use.x), memory_address(use.grad)}
@@ -220,12 +219,10 @@ def _merged(found: list[NamedUse]) -> list[NamedUse]:
 def row_weights(weights: Tensor, dtype: torch.dtype, norms: Tensor | None = None) -> list[RowWeights]:
     """Return the row weights of each group, rounded down to ``dtype``.
 
-    A subnormal weight, whose rounding no relative error bounds, becomes 0. Weights in [0, 1] are *plain* if no row must
-    be masked for what it holds: each weight is above 0, or its row is finite by ``norms`` (0 times a finite number is
-    0).
+    Weights in [0, 1] are *plain* if no row must be masked for what it holds: every row is finite by ``norms`` (0 times
+    a finite number is 0), or, without them, every weight is above 0.
     """
     narrow = round_down(weights, dtype)
-    narrow = torch.where(narrow < torch.finfo(dtype).tiny, 0.0, narrow)
-    present = narrow > 0 if norms is None else (narrow > 0) | norms.isfinite()
-    plain = (present & (narrow <= 1)).all(dim=0).tolist()
+    masked = torch.where(narrow > 0, narrow, torch.nan) if norms is None else torch.maximum(narrow, norms * 0)
+    plain = [most <= 1 for most in masked.amax(dim=0).tolist()]  # not if one is NaN
     return [RowWeights(w, p) for w, p in zip(narrow.unbind(dim=-1), plain, strict=True)]
