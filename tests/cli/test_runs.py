@@ -12,6 +12,7 @@ import pytest
 import tacita.tables.table_task as module
 from tacita.cli.app import run
 from tacita.cli.outputs import write_bytes
+from tacita.cli.runs import _model_in_words
 from tacita.ledger.verdict import verdict
 from tacita.report.run_numbers import RunNumbers
 from tacita.report.run_page import report_page
@@ -103,6 +104,23 @@ def test_predictions_go_to_standard_output(settings, table, tacita_command):
     assert (done.code, done.err) == (0, "")
     tacita_command("predict", "run", "table.csv", "--output", "scored.csv")
     assert done.out == Path("scored.csv").read_text()
+    with Path("table.csv").open("a") as file:
+        file.write("one,row,of,many,more,cells\n")
+    for output in ((), ("--output", "scored.csv")):
+        ragged = tacita_command("predict", "run", "table.csv", *output)
+        assert (ragged.code, "without a prediction: 1 rows that could not be read" in ragged.err) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({}, "not said"),
+        ({"model": "mlp"}, "mlp"),
+        ({"model": "mlp", "task": "regression", "target": "y"}, "mlp, regression of y"),
+    ],
+)
+def test_show_names_what_is_known_of_the_model(fields, words):
+    assert _model_in_words(fields) == words
 
 
 def test_a_reader_that_wants_no_more_is_no_error(monkeypatch):

@@ -50,7 +50,7 @@ def test_a_run_is_new_then_unfinished_then_sealed_then_gone(tmp_path):
     assert (last.resumed, last.sealed) == (False, True)
     last.finish()
     assert not (tmp_path / "run" / "private").exists()
-    with pytest.raises(tacita.ResumeError, match=r"must be a new or an empty folder.* not empty"):
+    with pytest.raises(tacita.ResumeError, match=r"a new or an empty folder.* not empty: it holds a finished run"):
         start(tmp_path / "run")
 
 

@@ -195,3 +195,24 @@ def test_arrays_have_no_such_findings(tmp_path):
     np.savez(tmp_path / "t.npz", image=np.zeros((60, 2, 2), np.uint8), y=np.arange(60) % 2)
     schema = Schema.loads("[target]\ncolumn = 'y'")
     assert check(read_table(tmp_path / "t.npz"), schema).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("rare", "classes", "said"), [(19, "", True), (19, "classes = ['no', 'yes']", False), (50, "", False)]
+)
+def test_a_class_that_is_too_rare_to_be_bought_is_named_so(checked, rare, classes, said):
+    labels = ["no"] * 600
+    labels[:rare] = ["yes"] * rare
+    (finding,) = checked(
+        f"[target]\ncolumn = 'y'\n{classes}", age=[str(i % 60) for i in range(600)], job=["a", "b"] * 300, y=labels
+    )
+    assert (finding.column, finding.rows, finding.examples) == ("y", rare, ("'yes'",))
+    assert ("too few to be bought" in finding.problem) is said
+
+
+def test_labels_in_another_case_are_named(checked):
+    labels = ["no" if i % 2 else "yes" for i in range(ROWS)]
+    labels[:4] = ["No", "YES", "yes", "nO"]
+    finding = checked(y=labels)[0]
+    assert (finding.column, finding.rows, finding.examples[0]) == ("y", 3, "'No'")
+    assert "in case alone" in finding.problem

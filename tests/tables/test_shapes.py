@@ -1,7 +1,9 @@
 """Shapes of a linear model: what each column adds, from weights and purchases alone."""
 
 import json
+from itertools import pairwise
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from tacita.tables import Encoder, Survey, train_table
 from tacita.tables.features import CategoryPiece, ClassTarget, Logarithm, NumberPiece, NumberTarget
 from tacita.tables.models import ModelSpec
 from tacita.tables.preprocessing import Preprocessing
+from tacita.tables.refinement import bounds
 from tacita.tables.shapes import largest_terms, mean_shift, shapes
 from tacita.tables.survey import Bin, Facts
 
@@ -45,6 +48,32 @@ def test_a_shape_is_the_sum_of_a_columns_features_less_its_mean():
     assert age.importance == pytest.approx((expected**2 @ rows / 100) ** 0.5)
     assert (kind.cells, kind.rows) == (("a", "b", "other"), (50.0, 30.0, 20.0))
     assert np.array(kind.values)[:, 0] == pytest.approx(np.array([2.0, -1.0, 0.0]) - 0.7)
+
+
+@pytest.mark.parametrize(
+    ("value", "bin", "edges", "counts", "expected"),
+    [
+        ("-1", Bin(-2, -1, 90.0), (-1.995, -1.5, -1.005), (10, 90), {"up to -1.5": 10, "-1": 90}),
+        ("7", Bin(0, 4, 90.0), (0.02, 2, 3.98), (60, 95), {"up to 2": 60, "2 and above": 5, "7": 90}),
+        ("0", Bin(0, 0, 90.0), (0, 0, 5e-324, 5e-324), (5, 90, 8), {"below 0": 5, "0": 90, "above 0": 8}),
+    ],
+)
+def test_a_row_is_in_one_cell_and_end_bins_hold_what_lies_beyond_them(value, bin, edges, counts, expected):
+    """Else a value beyond the last edge counts twice, and its column looks important; and 5e-324 is shown."""
+    fine = tuple(Bin(*ends, count) for ends, count in zip(pairwise(edges), counts, strict=True))
+    assert bounds((bin,)) == pytest.approx((edges[0], edges[-1]))
+    fine = (
+        msgspec.structs.replace(fine[0], lower=bounds((bin,))[0]),
+        *fine[1:-1],
+        msgspec.structs.replace(fine[-1], upper=bounds((bin,))[1]),
+    )
+    facts = Facts(column="age", kind="number", missing=0.0, bins=(bin,), values=((value, 90.0),), fine=fine)
+    survey = Survey(rows=100.0, columns=(facts,), noise_std=1.0, threshold=5.0)
+    encoder = Encoder(pieces=(AGE, CategoryPiece(column="age", values=(value,))), target=LOG, missing=("",))
+    model = ModelSpec.of("linear", None, encoder)
+    weights = {"weight": torch.tensor([[1.0, 0.5, 2.0, 0.0]])}
+    (age,) = shapes(Preprocessing(encoder=encoder, survey=survey, model=model, rows=100.0), weights)
+    assert dict(zip(age.cells, age.rows, strict=True)) == expected
 
 
 def test_units_are_those_of_the_target_or_its_logarithm():

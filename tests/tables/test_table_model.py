@@ -12,7 +12,7 @@ import safetensors.torch
 
 import tacita
 from tacita.errors import DataStructureError, TacitaError
-from tacita.tables import train_table
+from tacita.tables import check_run, train_table
 from tests.tables.forging import resealed
 
 
@@ -68,6 +68,21 @@ def test_files_that_do_not_belong_together(run) -> None:
     weights = safetensors.torch.load_file(run / "model.safetensors")
     safetensors.torch.save_file({name: value + 1 for name, value in weights.items()}, run / "model.safetensors")
     with pytest.raises(TacitaError, match=r"model.safetensors is not the file that the ledger was sealed with"):
+        tacita.load(run)
+
+
+def test_a_file_that_is_gone_is_called_missing(run) -> None:
+    (run / "model.safetensors").unlink()
+    (run / "ledger.jsonl").rename(run / "kept")
+    assert check_run(run).faults[0] == "ledger.jsonl cannot be read: No such file or directory"
+    (run / "kept").rename(run / "ledger.jsonl")
+    with pytest.raises(TacitaError, match=r"model.safetensors, which the ledger was sealed with, is missing"):
+        tacita.load(run)
+
+
+def test_a_damaged_statement_is_no_unfinished_run(run) -> None:
+    (run / "statement.json").write_text("{")
+    with pytest.raises(TacitaError, match="is not what tacita wrote, so that it was changed or damaged"):
         tacita.load(run)
 
 

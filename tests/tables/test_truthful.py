@@ -51,6 +51,16 @@ def test_labels_that_were_not_bought_are_wrong_and_said(settings, write) -> None
     assert found["constant_guess"]["value"] == pytest.approx(1 / 3, abs=0.03)
 
 
+def test_the_guess_of_declared_classes_says_its_noise(settings, write) -> None:
+    """It is a sum over ten bins, and may pass for better than a score that has less noise."""
+    write([i % 2 for i in range(3000)])
+    run = train_table(settings(drop=(), queries=5, classes=("c0", "c1")))
+    found = run.fields["holdout_score"]
+    expected = 2 * 10**0.5 * found["noise_std"]["classes"] / found["rows"]
+    assert found["constant_guess"]["noise"] == pytest.approx(expected, rel=0.01)
+    assert f"give or take {found['constant_guess']['noise']:.3f} of noise" in " ".join(run.statement.split())
+
+
 def test_the_score_without_noise_counts_them_too(settings, write) -> None:
     write([i % 2 if i % 3 else 100 + i for i in range(9000)])
     run = train_table(settings(drop=(), queries=60, non_private_holdout=True))

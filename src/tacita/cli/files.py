@@ -55,11 +55,15 @@ def predict(
     from tacita.tables.predict import predicted_pieces
 
     model = load(run, trust_code=trust_code)
+    unread: list[int] = []
     if output is None:
-        write_bytes(predicted_pieces(model, data))
-        return 0
-    predict_file(model, data, output)
-    say_written(output)
+        write_bytes(predicted_pieces(model, data, unread=unread))
+    else:
+        unread.append(predict_file(model, data, output))
+        say_written(output)
+    if sum(unread):
+        words = f"without a prediction: {sum(unread)} rows that could not be read (too many or too few cells?)"
+        print(words, file=sys.stderr)
     return 0
 
 

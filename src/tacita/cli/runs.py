@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tacita.tables.run_check import Checked
 
 WIDTH = 12  # of the first column of ``show``
+LEGEND = "column, importance (root mean square over the rows), lowest and highest value:"
 FLAG = Parameter(negative=())
 
 
@@ -104,7 +105,8 @@ def explain_run(
         if not found:
             raise ValueError(f"column must be one that the model uses, got {column!r}: leave it out to list them.")
     lines = shape_in_words(found[0]) if column is not None else largest_terms(found)
-    print("\n".join([f"{units(model.encoder)}; from releases alone, at no cost", "", *lines]))
+    legend = "cell, value less the mean of all rows, rows:" if column is not None else LEGEND
+    print("\n".join([f"{units(model.encoder)}; from releases alone, at no cost", legend, *lines]))
 
 
 def _row(run: "RunOverview") -> tuple[str, ...]:
@@ -134,10 +136,16 @@ def _summary(run: "RunOverview", checked: "Checked") -> dict[str, str]:
         "guarantee": f"epsilon {epsilon_in_words(checked.verdict)} at delta {fields.get('delta')}, "
         f"{fields.get('neighboring_relation')}, {fields.get('privacy_unit')}",
         "risk": risk_in_words(fields, checked.verdict),
-        "model": f"{fields.get('model', '-')}, {fields.get('task', '-')} of {fields.get('target', '-')}",
+        "model": _model_in_words(fields),
         "score": score_in_words(run.score) or "none",
         "more": f"tacita statement {run.folder}",
     }
+
+
+def _model_in_words(fields: dict[str, Any]) -> str:
+    """Return the model and what it predicts, which a run of ``fit`` does not say."""
+    task = f"{fields['task']} of {fields['target']}" if "task" in fields and "target" in fields else ""
+    return ", ".join(filter(None, [str(fields.get("model", "")), task])) or "not said"
 
 
 def _part(fields: dict[str, Any], name: str, part: str) -> Any:

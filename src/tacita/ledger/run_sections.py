@@ -167,7 +167,8 @@ def score_in_full(score: Any) -> str:
         words += f"; AUC {area['value']:.3f}" + (f" (interval {low:g} to {high:g})" if low is not None else "")
     guess = score.get("constant_guess")
     if isinstance(guess, Mapping):
-        words += f"; always answering {guess['label']!r} has {guess['value']:.3f}"
+        noise = f", give or take {guess['noise']:.3f} of noise" if "noise" in guess else ""
+        words += f"; always answering {guess['label']!r} has {guess['value']:.3f}{noise}"
     return f"{words}. Source: {score['how']}."
 
 

@@ -38,7 +38,8 @@ details { margin: .4rem 0; } summary { cursor: pointer; } pre { background: var(
 .sign span { border-top: 1px solid currentColor; font-size: .85rem; }
 @media (max-width: 40rem) { dl { grid-template-columns: 1fr; } dd { margin-bottom: .4rem; } .sign { gap: .6rem; } }
 @media print { :root { --ink: #000; --paper: #fff; --line: #777; --soft: #fff; --good: #000; --bad: #000; }
-  body { font-size: 10pt; line-height: 1.35; } .first { break-after: page; } .charts {
+  body { font-size: 10pt; line-height: 1.35; } .first { break-after: page; font-size: 9pt; line-height: 1.25; }
+  .first :is(h3, ul, p) { margin-block: 0.5rem; } .charts {
   grid-template-columns: 1fr 1fr; } figure, tr { break-inside: avoid; }
   .skip, nav { display: none; } h1 { margin-top: 0; } h2 { margin-top: 1rem; } }
 """

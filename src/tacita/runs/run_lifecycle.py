@@ -19,7 +19,7 @@ from tacita.errors import ResumeError, TacitaError
 from tacita.ledger import Ledger
 from tacita.random import Randomness
 from tacita.runs.folder import RunFolder
-from tacita.runs.sealed_run import SealedRun
+from tacita.runs.sealed_run import STATEMENT, SealedRun
 
 
 class RunLifecycle:
@@ -186,6 +186,11 @@ def _not_empty(folder: RunFolder, argument: str, *, resumable: bool) -> str:
         return (
             f"the run that was started in {argument} {folder.path.name!r} has lost its private key "
             f"{folder.key.name}: restore it, or choose another folder."
+        )
+    if (folder.path / STATEMENT).exists():
+        return (
+            f"{argument} must be a new or an empty folder, got {str(folder.path)!r}, which is not empty: it holds a "
+            f"finished run, which tacita show describes. Choose another folder."
         )
     why = "holds no unfinished run" if resumable else "a run of this kind is never resumed"
     return (

@@ -193,10 +193,15 @@ class SealedRun:
             stated = json.loads((self.folder / STATEMENT).read_bytes())
             if not isinstance(stated, dict):
                 raise ValueError
-        except (OSError, ValueError, RecursionError):
+        except OSError as error:
             raise TacitaError(
-                f"{str(self.folder)!r} holds no finished run: {STATEMENT} is missing or cannot be read. If a run was "
-                "stopped there, repeat its command to finish it."
+                f"{str(self.folder)!r} holds no finished run: {STATEMENT} cannot be read ({error.strerror}). If a run "
+                "was stopped there, repeat its command to finish it."
+            ) from None
+        except (ValueError, RecursionError):
+            raise TacitaError(
+                f"{str(self.folder)!r} holds no run that can be verified: {STATEMENT} is not what tacita wrote, so "
+                "that it was changed or damaged. Restore it from a copy."
             ) from None
         return stated
 
@@ -205,14 +210,12 @@ class SealedRun:
         try:
             ledger = Ledger.load(self.folder / LEDGER)
         except LedgerError as error:
-            return (f"{LEDGER}: {str(error).rstrip('.')}",)
+            return (str(error).rstrip("."),)
         held, seal = ledger.verify(), ledger.sealed
         if seal is None or not held.ok:
             return (f"{LEDGER} against {held.anchor}: {held.reason or UNSEALED}",)
         self._files = dict(seal.files)
-        found = [
-            f"{name} is not the file that the ledger was sealed with" for name in seal.files if self._differs(name)
-        ]
+        found = [fault for name in seal.files if (fault := self._fault(name))]
         found += [f"{name} was not there when the ledger was sealed" for name in self._added()]
         found += [
             f"{STATEMENT} names another {name} than the one that the ledger was sealed with"
@@ -247,9 +250,12 @@ class SealedRun:
         except (TypeError, ValueError, RecursionError):
             return False
 
-    def _differs(self, name: str) -> bool:
+    def _fault(self, name: str) -> str:
+        """Return what is wrong with a sealed file; nothing if it is as it was."""
         data = self._bytes(name)
-        return data is None or _sha256(data) != self._files[name]
+        if data is None:
+            return f"{name}, which the ledger was sealed with, is missing or cannot be read"
+        return "" if _sha256(data) == self._files[name] else f"{name} is not the file that the ledger was sealed with"
 
     def _bytes(self, name: str) -> bytes | None:
         try:

@@ -168,6 +168,14 @@ def labels(table: Table, schema: Schema) -> Iterator[Finding]:
         )
         yield Finding(target.column, words, rows, ())
         return
+    if twins := _twins(counts):
+        yield Finding(
+            target.column,
+            "rows have a label that differs from a more frequent one in case alone, and so is another class: write "
+            "both alike",
+            sum(counts[text] for text in twins),
+            tuple(map(repr, twins[:3])),
+        )
     seldom = [text for text in counts if counts[text] < OFTEN]
     if rows >= ENOUGH and target.classes is None and len(seldom) > 1 and _are_classes(counts, int(texts.sum()), target):
         yield Finding(
@@ -182,13 +190,26 @@ def labels(table: Table, schema: Schema) -> Iterator[Finding]:
         return
     rarest, most = min(counts, key=lambda text: (counts[text], text)), max(counts.values())
     if counts[rarest] < RARE * rows:
+        too_few = (
+            ""
+            if target.classes is not None or counts[rarest] >= OFTEN
+            else (", and too few to be bought: they contribute nothing unless the classes are declared (--classes)")
+        )
         yield Finding(
             target.column,
-            "rows are of the rarest class: imbalanced. Always guessing the largest class is right in "
+            f"rows are of the rarest class: imbalanced{too_few}. Always guessing the largest class is right in "
             f"{most / rows:.0%} of the rows, so compare the accuracy with that, and look at a measure by class",
             counts[rarest],
             (repr(rarest),),
         )
+
+
+def _twins(counts: dict[str, int]) -> list[str]:
+    """Return the texts that are others in another case, but for the most frequent of each kind."""
+    kinds: dict[str, list[str]] = {}
+    for text in sorted(counts, key=lambda text: (-counts[text], text)):
+        kinds.setdefault(text.casefold(), []).append(text)
+    return sorted(text for alike in kinds.values() for text in alike[1:])
 
 
 def _are_classes(counts: dict[str, int], texts: int, target: Target) -> bool:

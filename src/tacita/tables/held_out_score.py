@@ -16,7 +16,7 @@ from tacita.tables.intervals import LEVEL, ScoreInterval
 from tacita.tables.models import outputs
 from tacita.tables.purchases import buy_blocks
 from tacita.tables.released_counts import whole
-from tacita.tables.score import COINS, Score, read_score, score_counts
+from tacita.tables.score import CLASSES, COINS, Score, read_score, score_counts
 from tacita.testing.roc import auc
 
 NO_AREA = ". One of the two classes has too few of these rows for a balanced accuracy or an AUC at this noise"
@@ -90,7 +90,7 @@ def bought(
         "value": score.value.value,
         "interval": _ends(score.value),
         "level": LEVEL,
-        "constant_guess": _guess(encoder, score, guess),
+        "constant_guess": _guess(encoder, score, guess, math.sqrt(noisy[CLASSES].shape[-1]) * noise_std[CLASSES]),
         "rows": whole(score.rows),
         "private": True,
         "how": "bought in the same ledger, on rows held out by coin; the interval covers sampling and noise"
@@ -132,15 +132,20 @@ def _ends(found: ScoreInterval) -> list[float]:
     return [math.floor(1e3 * found.lower) / 1e3, math.ceil(1e3 * found.upper) / 1e3]
 
 
-def _guess(encoder: Encoder, score: Score, guess: Guess | None) -> dict[str, Any]:
-    """Return the best constant prediction and its score, by bought labels, else by the noisy counts of the score."""
+def _guess(encoder: Encoder, score: Score, guess: Guess | None, noise_std: float) -> dict[str, Any]:
+    """Return the best constant prediction and its score, by bought labels, else by the noisy counts of the score.
+
+    The latter are sums over bins, of noise ``noise_std``, which may be larger than the score's: two standard deviations
+    are returned, too.
+    """
     if encoder.task != "classification":
         return {"label": "the mean", "value": 0.0}
     if not encoder.classes:
         return {"label": None, "value": 0.0}
     if guess is None:
-        place = int(np.argmax(score.sizes))
-        guess = encoder.classes[place], score.sizes[place] / max(score.rows, 1.0)
+        place, rows = int(np.argmax(score.sizes)), max(score.rows, 1.0)
+        value = min(max(score.sizes[place] / rows, 0.0), 1.0)
+        return {"label": encoder.classes[place], "value": value, "noise": 2 * noise_std / rows}
     return {"label": guess[0], "value": min(max(guess[1], 0.0), 1.0)}
 
 

@@ -28,8 +28,11 @@ Cells = list[list[str]]  # the cells of the new columns, column by column
 PredictedChunks = Iterator[tuple[Cells, np.ndarray]]  # with a mask of the rows that count
 
 
-def predict_file(model: TableModel, data: str, output: str) -> None:
+def predict_file(model: TableModel, data: str, output: str) -> int:
     """Write ``data`` with predictions to ``output``, whole or not at all; see :func:`predicted_pieces`.
+
+    Returns:
+        The number of rows that could not be read, and so have no prediction.
 
     Raises:
         DataStructureError: The file cannot be read, a column is missing, or one is already named like a prediction.
@@ -38,15 +41,21 @@ def predict_file(model: TableModel, data: str, output: str) -> None:
     source, target = Path(data), Path(output)
     if target.exists() and source.exists() and target.samefile(source):
         raise ValueError(f"output must not be the file that is read, got {output!r}.")
-    replace_in_pieces(target, predicted_pieces(model, data, as_parquet=target.suffix.lower() == ".parquet"))
+    unread: list[int] = []
+    pieces = predicted_pieces(model, data, as_parquet=target.suffix.lower() == ".parquet", unread=unread)
+    replace_in_pieces(target, pieces)
+    return sum(unread)
 
 
-def predicted_pieces(model: TableModel, data: str, *, as_parquet: bool = False) -> Iterator[bytes]:
+def predicted_pieces(
+    model: TableModel, data: str, *, as_parquet: bool = False, unread: list[int] | None = None
+) -> Iterator[bytes]:
     """Return the bytes of ``data`` with predictions, piece by piece.
 
     The lines of a CSV stay as they are, byte for byte, and get more cells; the objects of JSON lines get more names. A
     Parquet file becomes Parquet or CSV. For
-    an NPZ file the predictions alone are written, as CSV. A row of the wrong width keeps its line and gets empty cells.
+    an NPZ file the predictions alone are written, as CSV. A row of the wrong width keeps its line and gets empty cells;
+    the number of such rows is appended to ``unread``, piece by piece.
     Dates are written as texts by ISO 8601: ``2024-05-01``, or with seconds if the target varies within a day.
 
     Raises:
@@ -56,7 +65,7 @@ def predicted_pieces(model: TableModel, data: str, *, as_parquet: bool = False) 
     source = Path(data)
     reading = model.encoder.reading
     table = open_table(source, reading, only=model.encoder.columns(with_target=False) or None)
-    chunks = ((_predicted(model, chunk), chunk.valid) for chunk in table.chunks())
+    chunks = ((_predicted(model, chunk), _counted(chunk.valid, unread)) for chunk in table.chunks())
     suffix = source.suffix.lower()
     kinds: dict[str, type] = dict.fromkeys(_names(model), float)
     if model.encoder.task == "classification" or _predicts_dates(model):
@@ -68,6 +77,12 @@ def predicted_pieces(model: TableModel, data: str, *, as_parquet: bool = False) 
     if is_json_lines(source):
         return _in_objects(source, reading, kinds, chunks)
     return _appended(source, reading, _names(model), chunks)
+
+
+def _counted(valid: np.ndarray, unread: list[int] | None) -> np.ndarray:
+    if unread is not None:
+        unread.append(int((~valid).sum()))
+    return valid
 
 
 def _predicts_dates(model: TableModel) -> bool:

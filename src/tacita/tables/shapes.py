@@ -17,7 +17,8 @@ from tacita.tables.encoder_rules import Piece, best_bins
 from tacita.tables.encoding import Encoder
 from tacita.tables.features import ArrayPiece, BinsPiece, CategoryPiece, NumberPiece, NumberTarget, ScatteringPiece
 from tacita.tables.preprocessing import Preprocessing
-from tacita.tables.survey import Facts
+from tacita.tables.refinement import bounds
+from tacita.tables.survey import Bin, Facts
 from tacita.tables.table import Column, NumberColumn, TextColumn
 
 EVEN = 32  # points of a number whose bounds are declared, of which no counts are bought
@@ -121,13 +122,36 @@ def _bins_and_values(facts: Facts, values: Sequence[str]) -> list[tuple[str, flo
         for value, x, kind in zip(values, numbers, kinds, strict=True)
         if kind == NUMBER
     ]
-    found = list(own)
-    for bin in best_bins(facts):
-        inside = sum(rows for _, x, rows in own if bin.lower <= x < bin.upper or x == bin.lower)
+    found, bins = list(own), best_bins(facts)
+    refined = bins is facts.fine  # its end bins hold what lies beyond them, too; of the others a bin may be one point
+    low, high = bounds(facts.bins) if refined else (math.nan, math.nan)
+    for bin in bins:
+        inside = sum(
+            rows
+            for _, x, rows in own
+            if bin.lower <= x < bin.upper
+            or (x == bin.lower and not refined)
+            or (x < low and bin.lower == low)
+            or (x >= high and bin.upper == high)
+        )
         if bin.count - inside >= 1:
-            words = f"{bin.lower:.4g}" if bin.lower == bin.upper else f"{bin.lower:.4g} to {bin.upper:.4g}"
-            found.append((words, (bin.lower + bin.upper) / 2, bin.count - inside))
+            found.append((_bin_in_words(bin, low, high), (bin.lower + bin.upper) / 2, bin.count - inside))
     return sorted(found, key=lambda one: one[1]) or [("any", 0.0, 1.0)]
+
+
+def _bin_in_words(bin: Bin, low: float, high: float) -> str:
+    """Return the numbers of a bin, one of a refinement if ``low`` and ``high`` are its bounds.
+
+    Where all counts lay in one point, ``high`` is the next number above ``low``, which no reader can tell from it.
+    """
+    if high == math.nextafter(low, math.inf):
+        side = "" if bin.lower < bin.upper else "below " if bin.lower == low else "above "
+        return f"{side}{low:.4g}"
+    if bin.lower == low:
+        return f"up to {bin.upper:.4g}"
+    if bin.upper == high:
+        return f"{bin.lower:.4g} and above"
+    return f"{bin.lower:.4g}" if bin.lower == bin.upper else f"{bin.lower:.4g} to {bin.upper:.4g}"
 
 
 def mean_shift(preprocessing: Preprocessing, weights: Mapping[str, Tensor]) -> float:
@@ -164,7 +188,7 @@ def largest_terms(found: Sequence[Shape]) -> list[str]:
         if shape.importance > 0:
             ends = (int(np.argmin(np.array(shape.values))), int(np.argmax(np.array(shape.values))))
             outputs = len(shape.values[0])
-            low, high = (f"{shape.values[i // outputs][i % outputs]:+.3g} at {shape.cells[i // outputs]}" for i in ends)
+            low, high = (f"{shape.values[i // outputs][i % outputs]:+.3g} ({shape.cells[i // outputs]})" for i in ends)
             words = f"{low}; {high}"
         lines.append(f"{shape.column:<{width}}  {shape.importance:8.3g}  {words}")
     return lines
