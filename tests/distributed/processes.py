@@ -16,8 +16,11 @@ import torch.distributed as dist
 LONGEST = 60  # seconds after which the processes are taken to wait for ever
 
 
-def run_processes(size: int, work: Callable[[int, Any], Any]) -> list[Any]:
-    """Call ``work(rank, group)`` in a process for each rank; return, for each rank, its result, or what it raised."""
+def run_processes(size: int, work: Callable[[int, Any], Any], *, may_die: int | None = None) -> list[Any]:
+    """Call ``work(rank, group)`` in a process for each rank; return, for each rank, its result, or what it raised.
+
+    The rank ``may_die`` gives nothing.
+    """
     with tempfile.TemporaryDirectory() as folder:
         children = [_forked(rank, size, work, Path(folder)) for rank in range(size)]
         until = time.monotonic() + LONGEST
@@ -30,7 +33,8 @@ def run_processes(size: int, work: Callable[[int, Any], Any]) -> list[Any]:
         finally:
             for child in children:
                 _end(child)
-        return [pickle.loads((Path(folder) / str(rank)).read_bytes()) for rank in range(size)]
+        given = [Path(folder) / str(rank) for rank in range(size) if rank != may_die]
+        return [pickle.loads(one.read_bytes()) for one in given]
 
 
 def _forked(rank: int, size: int, work: Callable[[int, Any], Any], folder: Path) -> int:

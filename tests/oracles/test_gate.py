@@ -136,7 +136,7 @@ def test_the_same_values_are_not_released_again_with_other_noise(tmp_path, mecha
 def test_a_line_without_a_tag_takes_the_next_unused_number(problem, make_oracle, tmp_path, monkeypatch):
     """Lines of queries on a GPU had none before values were copied from there: nobody knows what was released."""
     with monkeypatch.context() as earlier:
-        earlier.setattr(ReleaseGate, "_fingerprint", lambda self, query, values: "")
+        earlier.setattr(ReleaseGate, "_fingerprint", lambda self, *given: "")
         state, releases = crashed(make_oracle, problem, tmp_path, 3)
     oracle = resumed(make_oracle, tmp_path, state)
     again = oracle.query(trainable(problem[0]))

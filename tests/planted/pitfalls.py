@@ -186,13 +186,12 @@ PITFALLS = [
     Pitfall(
         36,
         "noise from every rank, or from none",
-        "rank 0 alone has the key and adds noise, once; the other ranks get its release",
+        "rank 0 alone has the key; it adds the noise once, or lends the others one query's, a range of it to each",
     ),
     Pitfall(
         37,
         "noise of the full shape on each shard",
-        "models spread over ranks are refused; any piece of a draw can be made alone",
-        "sharded models",
+        "each rank draws the range of its own shards; all ranks check that the ranges tile every parameter",
     ),
     Pitfall(
         38,

@@ -1,9 +1,6 @@
-"""Bugs of models that are sharded: which shard a rank keeps, and what the parameters of a query are."""
-
-from contextlib import nullcontext
+"""Bugs of models that are sharded: which shard a rank keeps, and what counts as a step of the optimizer."""
 
 from tacita.distributed import sharded
-from tacita.distributed.sharded import PlainTwin, ShardedModel
 from tacita.oracles import updates
 from tests.planted.plant import bug, put, swap
 
@@ -16,11 +13,11 @@ def the_shard_of_another_rank():
     """A rank keeps the shard of the release that belongs to the next rank."""
     whole = sharded.shard_like
 
-    def next_ranks(tensor, parameter):
-        if not sharded.is_dtensor(parameter):
+    def next_ranks(tensor, parameter, **more):
+        if sharded.is_dtensor(tensor) or not sharded.is_dtensor(parameter):
             return tensor
         rows = -(-len(tensor) // parameter.device_mesh.size())
-        return whole(tensor.roll(-rows, 0), parameter)
+        return whole(tensor.roll(-rows, 0), parameter, **more)
 
     swap(whole, next_ranks)
 
@@ -29,25 +26,3 @@ def the_shard_of_another_rank():
 def steps_on_shards_are_not_seen():
     """A step by the kernels for lists of shards counts as none, and the next query is refused."""
     put(updates, "is_dtensor", lambda tensor: False)
-
-
-@bug(caught_by=[SHARDED + "test_modes_and_hooks_set_after_the_oracle_was_built_are_seen"])
-def the_twin_of_the_first_query():
-    """Modes, hooks and attributes that are set later are not those of the twin."""
-    whole = PlainTwin._fill
-
-    def fill(self, own, given, tensors):
-        before = {key: value for key, value in own.items() if key not in ("_parameters", "_modules")}
-        before |= {key: value.copy() for key, value in before.items() if key in sharded._HOOKS}
-        whole(self, own, given, tensors)
-        for key, value in before.items():
-            own[key] = value
-
-    put(PlainTwin, "_fill", fill)
-
-
-@bug(caught_by=[SHARDED + "test_a_model_reached_by_another_way_is_refused"])
-def the_sharded_model_may_be_called():
-    """A loss that calls the sharded model itself is served: FSDP's hooks run, and its gradients are not in the sums."""
-    put(PlainTwin, "check_alone", lambda self, loss_fn: None)
-    put(ShardedModel, "_not_called", lambda self: nullcontext())

@@ -113,6 +113,22 @@ class Ranks(Processes):
         self._amid = False
         return found
 
+    def begin(self, model: Any, *, by_shard: bool) -> None:
+        """Raise unless the model can be asked for a query now, whose sums stay in shards or do not."""
+
+    def collect(self, step: str, own: Tensor) -> Tensor:
+        """Return the ``own`` of all ranks, (rank, *own), int64; each has the same shape on all of them."""
+        self._exchange(step, own=repr(own.shape).encode(), what="shards")
+        every = torch.zeros(self.size, *own.shape, dtype=torch.int64, device=self._device)
+        every[self.rank] = own.to(self._device)
+        self._collective(dist.all_reduce, every)
+        self._amid = False
+        return every
+
+    def stop(self, why: str) -> NoReturn:
+        """Raise :class:`RankError`, which every rank does at this point."""
+        self._raise(RankError(why))
+
     def add_up(self, values: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
         """Return the sums over all ranks of tensors by name; each rank gets all of them.
 
@@ -200,7 +216,7 @@ class Ranks(Processes):
         setattr(error, _MARK, self._known)
 
     def _status(self, step: str, *, own: bytes = b"", code: int = 0, length: int = 0) -> tuple[int, bool, bool, int]:
-        here, mine = _hashed(step.encode()), _hashed(own)
+        here, mine = hashed(step.encode()), hashed(own)
         status = torch.tensor([code, here, -here, mine, -mine, length], device=self._device)
         self._collective(dist.all_reduce, status, op=dist.ReduceOp.MAX)
         worst, high, low, most, least, longest = status.tolist()
@@ -268,7 +284,8 @@ _PUBLIC = hashlib.sha256(b"tacita digest of tensors").digest()  # the key of a p
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.int64}  # by bytes an element
 
 
-def _hashed(content: bytes) -> int:
+def hashed(content: bytes) -> int:
+    """Return 56 bits of SHA-256."""
     return int.from_bytes(hashlib.sha256(content).digest()[:7], "big")
 
 

@@ -64,6 +64,8 @@ class ClippedSum(Estimator):
 
     def gradient(self, released: Values, divisor: float) -> dict[str, Tensor]:
         named = {name: noisy for block in released.values() for name, noisy in block.items()}
+        if len({type(noisy) for noisy in named.values()}) > 1:  # shards beside whole parameters
+            return {name: noisy / divisor for name, noisy in named.items()}
         means = torch._foreach_div([*named.values()], divisor)  # pyright: ignore[reportPrivateImportUsage]
         return dict(zip(named, means, strict=True))
 

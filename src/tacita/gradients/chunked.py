@@ -30,6 +30,8 @@ class Chunk:
         number: Position of the chunk in its batch, from 0; seeds the model's own randomness.
         lent: The tensors may share the memory of the data set, so nobody may write them.
         labels: A stable label of each row, (size,), int64; ``None`` if the engine was given all labels.
+        absent: The only row is made up, has no label and stands in no sum: this rank computes along with another one.
+            Such chunks come last.
     """
 
     batch: Any
@@ -37,6 +39,11 @@ class Chunk:
     number: int
     lent: bool = False
     labels: Tensor | None = None
+    absent: bool = False
+
+    def rule(self, given: Rule) -> Rule:
+        """Return the rule ``given``; of an absent row it gives zeros, of the same arrays."""
+        return (lambda norms: tuple(map(torch.zeros_like, weight_arrays(given, norms)))) if self.absent else given
 
 
 class ChunkedEngine(Engine):
@@ -93,9 +100,9 @@ class ChunkedEngine(Engine):
         values: list[dict[str, Tensor]] = []
         for chunk in self.chunks():
             with self._seeded(chunk):
-                sums, chunk_norms = self._chunk_sums(chunk, rule, groups)
+                sums, chunk_norms = self._chunk_sums(chunk, chunk.rule(rule), groups)
             if kept:
-                norms.append(chunk_norms.detach())
+                norms.append(chunk_norms.detach()[chunk.absent :])
             parts = [{name: part.detach() for name, part in one.items()} for one in sums]
             values = [_added(*pair) for pair in zip(values, parts, strict=True)] if values else parts
         if not values:
@@ -107,7 +114,7 @@ class ChunkedEngine(Engine):
         norms: list[Tensor] = []
         for chunk in self.chunks():
             with self._seeded(chunk):
-                norms.append(self._chunk_norms(chunk, groups).detach())
+                norms.append(self._chunk_norms(chunk, groups).detach()[chunk.absent :])
         return self._joined(norms, groups)
 
     def materialise(self) -> Iterator[dict[str, Tensor]]:
@@ -118,7 +125,8 @@ class ChunkedEngine(Engine):
             with self._seeded(chunk):  # not held across the yield
                 grads = {name: g.detach() for name, g in self._chunk_grads(chunk).items()}
             assert chunk.labels is not None
-            yield chunk.labels, grads
+            if not chunk.absent:
+                yield chunk.labels, grads
 
     def chunks(self) -> Iterator[Chunk]:
         """Yield the chunks of the batch, each with the labels of its rows."""
@@ -156,7 +164,8 @@ class ChunkedEngine(Engine):
 
     def _zeros(self, groups: Groups) -> dict[str, Tensor]:
         grouped = {name for names in groups.values() for name in names}
-        return {name: zeros_for(p) for name, p in self.params.items() if name in grouped}
+        reduced = partial(self.ranks.reduced, self.params)
+        return {name: reduced(name, zeros_for(p)) for name, p in self.params.items() if name in grouped}
 
     @contextmanager
     def _seeded(self, chunk: Chunk) -> Iterator[None]:

@@ -6,7 +6,6 @@ The interface is final: engines get faster behind it.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Protocol
 
 import numpy as np
@@ -151,14 +150,6 @@ class GradientSource(ABC):
             seed: Secret seed (256 bits) of the draws that the model and the data set make themselves: dropout,
                 augmentation. ``None``: the model draws from torch's generator, the data set from the system's entropy.
         """
-
-    @contextmanager
-    def whole(self, params: Mapping[str, Tensor]) -> Iterator[Mapping[str, Tensor]]:
-        """Give the point as :meth:`engine` takes it: whole tensors, where ``params`` are spread over several ranks.
-
-        An engine is made and used in the block. With a process group all ranks enter it together.
-        """
-        yield params
 
     @property
     def conditions(self) -> tuple[str, ...]:

@@ -106,7 +106,7 @@ class MethodChoice:
         return reason
 
 
-def choose_method(method: str, model: nn.Module, loss_fn: LossFn, *, like: Any) -> MethodChoice:
+def choose_method(method: str, model: nn.Module, loss_fn: LossFn, *, like: Any, build: Any = None) -> MethodChoice:
     """Choose the engine: the loop if it is named, else the program. Nothing is tried yet.
 
     Args:
@@ -114,6 +114,7 @@ def choose_method(method: str, model: nn.Module, loss_fn: LossFn, *, like: Any) 
         model: The network.
         loss_fn: Its loss.
         like: A batch of at least one row, for its shapes and dtypes; ``None`` if there is none.
+        build: Makes a program of a model of shards; ``None`` if the model is whole.
 
     Raises:
         ValueError: ``method`` is not one of ``METHODS``.
@@ -122,7 +123,7 @@ def choose_method(method: str, model: nn.Module, loss_fn: LossFn, *, like: Any) 
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}.")
     if method == "loop":
         return MethodChoice("loop")
-    return MethodChoice("program", None if like is None else Programs(model, loss_fn, like))
+    return MethodChoice("program", None if like is None else Programs(model, loss_fn, like, build))
 
 
 @contextmanager

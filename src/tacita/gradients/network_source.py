@@ -5,7 +5,7 @@ Place: sampling -> [gradients] -> clipping, estimators. The model is left unwrap
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -23,7 +23,7 @@ from tacita.gradients.engine import GradientSource, Schedule, Shapes
 from tacita.gradients.engine_choice import choose_method, default_chunk_rows
 from tacita.gradients.functional import LossFn, check_loss_fn, trainable
 from tacita.gradients.prefetch import Prefetcher
-from tacita.gradients.probe import draws
+from tacita.gradients.probe import draws, synthetic
 from tacita.gradients.processes import is_sharded, processes_of
 from tacita.gradients.scan import check_modules, scan
 from tacita.gradients.seeds import derived_seed, fresh_seed
@@ -100,40 +100,30 @@ class NetworkSource(GradientSource):
             self.arrays = dataset.arrays if isinstance(dataset, SeveralViews) else self._rows.arrays
             if num_workers and not self._rows.on_cpu:
                 raise ValueError("num_workers must be 0 for data that is not on the CPU.")
-            self._parameters = self.ranks.network(model, loss_fn)
-            _check_parameters(self._network)
+            _check_parameters(model)
             if num_workers and self.ranks.size > 1:
                 raise ValueError(
                     "num_workers must be 0 with a process_group: rank 0 alone knows what later queries read."
                 )
             self.takes_row_numbers = num_workers == 0 and self.ranks.size == 1
-            with self.whole(trainable(model)) as params:
-                self._choose(method, params)
+            self._choose(method, trainable(model))
             self._ahead: Prefetcher | None = None
             self._secret = fresh_seed()  # for records of queries that come without a seed
 
     def _choose(self, method: str, params: Mapping[str, Tensor]) -> None:
         """Try the model and the loss on synthetic rows, and choose the engine."""
-        network, loss_fn, most = self._network, self.loss_fn, self.max_physical_batch_size
+        network, loss_fn, build = self.model, self.loss_fn, self.ranks.build
         self._shapes = {name: p.shape for name, p in params.items()}
         self.trial_row = self._like(params)
         self._row_bytes = sum(one.nbytes for one in tensors_in(self.trial_row))
-        self._choice = choose_method(method, network, loss_fn, like=self.trial_row)
-        self._probe = scan(network, loss_fn, self.trial_row).check().probe
+        self._choice = choose_method(method, network, loss_fn, like=self.trial_row, build=build)
+        # To try a model of shards would need it whole.
+        self._probe = scan(network, loss_fn, None if build else self.trial_row).check().probe
         self._choice.check(network, loss_fn, params, self._probe)
         programs = self._choice.programs
         self.digest = None if programs is None else programs.program(params)[0].digest  # of the model as it is now
         self._tried = {_modes(network)}
-        self._chunk_rows = most or default_chunk_rows(self.method, params)
-
-    @property
-    def _network(self) -> nn.Module:
-        """What engines run: the model, or its modules without FSDP."""
-        return self._parameters.twin
-
-    def whole(self, params: Mapping[str, Tensor]) -> AbstractContextManager[Mapping[str, Tensor]]:
-        """Give the whole parameters on every rank, where FSDP has sharded the model; else ``params`` as they are."""
-        return self._parameters.whole(params)
+        self._chunk_rows = self.max_physical_batch_size or default_chunk_rows(self.method, params)
 
     @property
     def shapes(self) -> Shapes:
@@ -174,9 +164,8 @@ class NetworkSource(GradientSource):
         """
         if {name: p.shape for name, p in params.items()} != self._shapes:
             self._refuse(params)
-        if not self._parameters.held:
-            raise RuntimeError("a sharded model has an engine within source.whole(params) alone.")
-        if _modes(self._network) not in self._tried:  # the model may compute something else now
+        idle = self.ranks.idle_chunks(len(indices), self._chunk_rows)
+        if _modes(self.model) not in self._tried:  # the model may compute something else now
             self._try_again(params)
         if isinstance(indices, RowNumbers):
             numbers, labels = indices, lambda: torch.from_numpy(np.asarray(numbers))  # of many rows only if asked for
@@ -184,8 +173,8 @@ class NetworkSource(GradientSource):
             indices = np.ascontiguousarray(self.ranks.share(indices), dtype=np.int64)
             labels = torch.from_numpy(indices)
         device = next(iter(params.values())).device
-        chunks = _BatchChunks(self, indices, query, self._seed_of(query) if seed is None else seed, device)
-        engine = self._choice.engine(self._network, self.loss_fn, params, chunks, labels, seed=seed)
+        chunks = _BatchChunks(self, indices, query, self._seed_of(query) if seed is None else seed, device, idle)
+        engine = self._choice.engine(self.model, self.loss_fn, params, chunks, labels, seed=seed)
         engine.ranks = self.ranks
         return engine
 
@@ -196,7 +185,7 @@ class NetworkSource(GradientSource):
     def check_draws_nothing(self) -> None:
         """Raise ``UnsupportedModuleError`` if the model draws at random in its present mode; no data is used."""
         probe, untried = self._probe, self._probe is None and self.trial_row is not None
-        if untried or (probe is not None and draws(self._network, self.loss_fn, probe)):
+        if untried or (probe is not None and draws(self.model, self.loss_fn, probe)):
             raise UnsupportedModuleError(
                 "the model or the loss draws at random, or does not run on synthetic rows, and what is tested must be "
                 "a function of the records alone: put the model in eval mode (model.eval()), or leave the draws out."
@@ -255,9 +244,13 @@ class NetworkSource(GradientSource):
         return self._choice.programs is None or self._choice.programs.only_reads
 
     def _try_again(self, params: Mapping[str, Tensor]) -> None:
-        check_modules(self._network)
-        self._choice.check(self._network, self.loss_fn, params, self._probe)
-        self._tried.add(_modes(self._network))
+        if is_sharded(self.model) and self.ranks.build is None:
+            raise UnsupportedModuleError(
+                "fully_shard was called after the oracle was built: shard the model first, then build the oracle."
+            )
+        check_modules(self.model)
+        self._choice.check(self.model, self.loss_fn, params, self._probe)
+        self._tried.add(_modes(self.model))
 
     def _refuse(self, params: Mapping[str, Tensor]) -> NoReturn:
         differ = {(name, p.shape) for name, p in params.items()} ^ set(self._shapes.items())
@@ -294,6 +287,7 @@ class _BatchChunks:
     query: int | None
     seed: int
     device: torch.device
+    idle: int
 
     def __iter__(self) -> Iterator[Chunk]:
         for request, batch, lent in self.source.read(self.indices, self.query, self.seed):
@@ -303,6 +297,8 @@ class _BatchChunks:
                 tensors = [tensor.to(self.device, copy=size == 1) for tensor in tensors]
             labels = torch.from_numpy(request.indices) if isinstance(self.indices, RowNumbers) else None
             yield Chunk(rebuild(tensors), size, self.source.ranks.number(request.number), lent, labels)
+        for _ in range(self.idle):
+            yield Chunk(synthetic(self.source.trial_row, 1, fill="zeros", seed=0), 1, 0, absent=True)
 
 
 def _check_parameters(model: nn.Module) -> None:

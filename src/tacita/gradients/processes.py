@@ -4,8 +4,8 @@ Place: [gradients.processes] -> gradients, oracles. A process group, or a model 
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -17,41 +17,18 @@ from tacita.errors import UnsupportedModuleError
 T = TypeVar("T")
 
 
-class WholeModel:
-    """A model whose parameters this process has as a whole.
-
-    Attributes:
-        held: Whether the parameters have their values; those of a sharded model do within :meth:`whole` alone.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self._model, self.held = model, True
-
-    @property
-    def twin(self) -> nn.Module:
-        """What engines run: the model itself."""
-        return self._model
-
-    @contextmanager
-    def whole(self, params: Mapping[str, Tensor]) -> Iterator[Mapping[str, Tensor]]:
-        """Give the whole parameters, by name, while the code inside runs."""
-        if is_sharded(self._model):
-            raise UnsupportedModuleError(
-                "fully_shard was called after the oracle was built: shard the model first, then build the oracle."
-            )
-        yield params
-
-
 class Processes:
     """This process alone: it reads every row, and has nobody to wait for. ``tacita.distributed`` has the others.
 
     Attributes:
         size: The number of processes.
-        leads: Whether this process draws, pays and adds noise.
+        leads: Whether this process draws and pays.
+        build: Makes the programs of a model whose parameters are shards; ``None`` where each process has them whole.
     """
 
     size: int = 1
     leads: bool = True
+    build: Callable[..., Any] | None = None
 
     def fail_together(self) -> AbstractContextManager[Any]:
         """Make an exception of one process, anywhere in the block, an error of all at their next exchange."""
@@ -78,9 +55,13 @@ class Processes:
         """Return the sums over all processes of tensors by name."""
         return [dict(one) for one in values]
 
-    def network(self, model: nn.Module, loss_fn: Callable[..., Tensor]) -> WholeModel:
-        """Return what gives the engines whole parameters."""
-        return WholeModel(model)
+    def idle_chunks(self, rows: int, chunk_rows: int | None) -> int:
+        """Return how many chunks of a batch of ``rows`` another process has more than this one, and waits in."""
+        return 0
+
+    def reduced(self, params: Mapping[str, Tensor], name: str, total: Tensor) -> Tensor:
+        """Return what this process keeps of a chunk's sum for the parameter ``name``, as soon as that sum is there."""
+        return total
 
     def shard(self, tensor: Tensor, parameter: Tensor) -> Tensor:
         """Return this process's shard of a tensor, placed as ``parameter`` is."""
@@ -106,6 +87,11 @@ def processes_of(group: Any, model: nn.Module) -> Processes:
 def is_dtensor(tensor: Any) -> bool:
     """Return whether a tensor is a ``DTensor``; does not import what the caller has not imported."""
     return isinstance(tensor, getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", ()))
+
+
+def local(tensor: Any) -> Tensor:
+    """Return the part of a tensor that this process has: all of it, unless it is a ``DTensor``."""
+    return tensor.to_local() if is_dtensor(tensor) else tensor
 
 
 def fsdp_modules(model: nn.Module) -> list[nn.Module]:

@@ -106,7 +106,7 @@ def _wrapper(name: str, module: nn.Module) -> Refusal | None:
 
 
 def _sharded(name: str, module: nn.Module) -> Refusal | None:
-    if any(is_dtensor(p) for p in module.parameters(recurse=False)):
+    if any(is_dtensor(p) for p in module.parameters(recurse=False)) and not hasattr(module, "_is_fsdp_managed_module"):
         return Refusal(
             name,
             "has parameters that are spread over several ranks (DTensor, as FSDP2 and tensor parallelism make them), "

@@ -68,7 +68,7 @@ class GaussianMechanism(Mechanism):
         released: dict[str, dict[str, Tensor]] = {}
         for block, tensors in values.items():
             draws, std = normals(block, tensors), noise_std[block]
-            small = [name for name, value in tensors.items() if value.numel() < LARGE]
+            small = [name for name, x in tensors.items() if x.numel() < LARGE and type(x) is Tensor]  # no shard
             pairs = ([given[name] for name in small] for given in (tensors, draws))
             added = torch._foreach_add(*pairs, alpha=std) if small else ()  # pyright: ignore[reportPrivateImportUsage]
             noisy = dict(zip(small, added, strict=True))

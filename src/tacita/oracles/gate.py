@@ -23,6 +23,7 @@ from torch import Tensor
 from tacita._stream import Noise
 from tacita.errors import BudgetExceededError, ResumeError
 from tacita.estimators.estimator import Estimator, Values
+from tacita.gradients.processes import local
 from tacita.ledger import Reservations, Session
 from tacita.ledger.session import BLOCK
 from tacita.mechanisms.mechanism import AddsNoise, Blocks, Mechanism
@@ -76,8 +77,7 @@ class ReleaseGate:
     ) -> None:
         self.session, self.noise_std = session, dict(noise_std)
         self.session_id, self._planned_queries = session.id, session.planned_queries
-        self._mechanism, self._in_stretches = mechanism, mechanism.in_stretches
-        self._contribution, self._randomness = contribution, randomness
+        self._mechanism, self._contribution, self._randomness = mechanism, contribution, randomness
         self._compared: tuple | None = None
         self._check_paid()
         self._reservations = Reservations(session, reservation)
@@ -238,7 +238,7 @@ class ReleaseGate:
         self._randomness.mark_drawn(self._name)  # even if the sampler draws nothing, the noise is drawn
         return query
 
-    def commit(self, query: int, values: dict[str, Any], update: Any = None) -> bool:
+    def commit(self, query: int, values: dict[str, Any], update: Any = None, *, elsewhere: bytes = b"") -> bool:
         """Write the ledger, so that ``query`` counts, and let the estimator remember what it saw.
 
         The state changes in place. If that is interrupted, the state cannot be used any more, so that a query never
@@ -248,13 +248,14 @@ class ReleaseGate:
             query: The number that :meth:`begin` returned.
             values: The bounded values by block. The dictionary is emptied, so that the gate alone holds them.
             update: What :meth:`Estimator.bound <tacita.estimators.Estimator.bound>` returned beside the values.
+            elsewhere: A digest of the parts of the values that other processes hold.
 
         Returns:
             False if the query was released with other values before. Then nothing has changed, :meth:`begin` leaves
             its number behind, and the query is made again under the next one.
         """
         state, self._unreleased = self.state, None
-        tag, written = self._fingerprint(query, values), self.session.lookup(query)
+        tag, written = self._fingerprint(query, values, elsewhere), self.session.lookup(query)
         if written is not None and written != tag:
             self._other_values = True
             return False
@@ -267,7 +268,7 @@ class ReleaseGate:
             self._state = self._estimator.apply(state, update)
         return True
 
-    def release(self, dtypes: Mapping[str, torch.dtype] | None = None) -> Values:
+    def release(self, dtypes: Mapping[str, torch.dtype] | None = None, normals: Any = None) -> Values:
         """Return the noisy values of the query that :meth:`commit` has just recorded; only once for each query.
 
         Noise is added to a few parameters at a time, so that the memory of their bounded values is freed early.
@@ -275,6 +276,7 @@ class ReleaseGate:
         Args:
             dtypes: The dtype that noisy values are rounded to, by parameter name, which is post-processing. Values
                 that are not named keep their dtype.
+            normals: Draws the part of the query's noise that is added here; by default all of it.
 
         Raises:
             LedgerError: The noise is less than what the session's event promises.
@@ -283,10 +285,7 @@ class ReleaseGate:
             raise RuntimeError("no query waits for its noise: call commit() first. A query is released once.")
         self._check_paid()
         (query, values), self._unreleased = self._unreleased, None
-        normals = self._normals(query)
-        released: Values = {}
-        for block in [*values]:
-            released[block] = self._with_noise(block, dict(values.pop(block)), normals, dtypes or {})
+        released = with_noise(self._mechanism, values, self.noise_std, normals or self._normals(query), dtypes)
         self._keep_noise(self._position)
         if self._estimator is not None and self._state is not None:
             self._state = self._estimator.after(self._state, released)
@@ -340,21 +339,6 @@ class ReleaseGate:
             while self._randomness.generation < generation:
                 self._randomness.ratchet()
 
-    def _with_noise(
-        self, block: str, values: dict[str, Tensor], normals: Noise, dtypes: Mapping[str, torch.dtype]
-    ) -> dict[str, Tensor]:
-        """Add the noise to ``STRETCH`` coordinates or more at a time, in order, if the mechanism may be called so."""
-        released, stretch, held = dict[str, Tensor](), dict[str, Tensor](), 0
-        for name in [*values]:
-            stretch[name] = values.pop(name)
-            held += stretch[name].numel()
-            if values and (held < STRETCH or not self._in_stretches):
-                continue
-            noisy = self._mechanism({block: stretch}, self.noise_std, normals)[block]
-            released |= {one: x.to(dtypes[one]) if one in dtypes else x for one, x in noisy.items()}
-            stretch, held = {}, 0
-        return released
-
     def _check_paid(self) -> None:
         """Check that the noise is at least what the session's event promises. Repeat only after a change.
 
@@ -375,7 +359,7 @@ class ReleaseGate:
             )
         self._position = max(self._position, self.session.last_query + 1)
 
-    def _fingerprint(self, query: int, values: Blocks) -> str:
+    def _fingerprint(self, query: int, values: Blocks, elsewhere: bytes = b"") -> str:
         """Return a keyed one-time tag of the values and of all that decides which noise each of them gets.
 
         Values of another device are copied to the CPU together (:func:`_bytes_of`).
@@ -383,8 +367,8 @@ class ReleaseGate:
         named = [(block, name, x) for block, tensors in values.items() for name, x in tensors.items()]
         layout = [(block, name, tuple(x.shape), str(x.dtype)) for block, name, x in named]
         added = repr(self._mechanism) if isinstance(self._mechanism, Mechanism) else ""
-        described = repr((layout, added)).encode()
-        parts = chain([described], _bytes_of(x for _, _, x in named))
+        described = repr((layout, added)).encode() + elsewhere
+        parts = chain([described], _bytes_of(local(x) for _, _, x in named))
         return self._randomness.key.tag(self._name, "fingerprint", query, parts=parts)
 
     def _normals(self, query: int) -> Noise:
@@ -399,6 +383,27 @@ class ReleaseGate:
         """Keep the keys of noise that queries from ``position`` on take back, and no older ones."""
         if 0 < self._lags < math.inf:
             self._randomness.keep_noise(self._name, max(0, position - int(self._lags)))
+
+
+def with_noise(
+    mechanism: AddsNoise, values: dict[str, Any], noise_std: Mapping[str, float], normals: Any, dtypes: Any = None
+) -> Values:
+    """Add the noise to ``STRETCH`` coordinates or more at a time, in order, if the mechanism may be called so.
+
+    ``values`` is emptied, so that the memory of each tensor is freed early.
+    """
+    blocks: Values = {}
+    for block in [*values]:
+        left, released, stretch, held = dict(values.pop(block)), blocks.setdefault(block, {}), {}, 0
+        for name in [*left]:
+            stretch[name] = left.pop(name)
+            held += stretch[name].numel()
+            if left and (held < STRETCH or not mechanism.in_stretches):
+                continue
+            noisy = mechanism({block: stretch}, noise_std, normals)[block]
+            released |= {one: x.to((dtypes or {}).get(one, x.dtype)) for one, x in noisy.items()}
+            stretch, held = {}, 0
+    return blocks
 
 
 def answer(

@@ -183,7 +183,7 @@ class GradientOracle:
 
         Args:
             params: The point at which to take the gradient, by parameter name. Neither it nor the model is modified.
-                Shards of FSDP2 are gathered.
+                A layer's shards of FSDP2 are gathered where it is computed.
 
         Raises:
             BudgetExceededError: The plan is used up.
@@ -194,18 +194,18 @@ class GradientOracle:
         """
         if any(p.is_complex() for p in params.values()):
             raise complex_refused(params)
-        with self.gate.lock, self.source.ranks.fail_together(), self.gate.turn(), self.source.whole(params) as point:
+        with self.gate.lock, self.source.ranks.fail_together(), self.gate.turn():
 
             def bounded(number: int) -> tuple[Values, Any]:
-                query, rows, seed = self.draws.planned(number, point)
-                engine = self.source.engine(point, rows, query=query, seed=seed)
+                query, rows, seed = self.draws.planned(number, params)
+                engine = self.source.engine(params, rows, query=query, seed=seed)
                 self._check_bounds()
                 values, update = self.estimator.bound(engine, self.gate.state)
                 self._check_bounds()  # user code ran meanwhile
                 return values, update
 
             # The ledger is written before the noise is added: from then on the query counts.
-            query, released, _ = answer(self.gate, bounded, self._dtypes(point) if self._rounded_last else None)
+            query, released, _ = answer(self.gate, bounded, self._dtypes(params) if self._rounded_last else None)
         # ---- below the line: may be logged, reused, published ----
         divisor = self.divisor
         gradient = self.estimator.gradient(released, divisor)
@@ -223,8 +223,8 @@ class GradientOracle:
 
         The release's ``gradient`` and ``.grad`` may share memory, so that an optimizer that changes one may change the
         other. Without ``accumulate`` the last ``.grad`` is gone before the query begins, which uses its memory: if the
-        query raises, ``.grad`` is ``None``. Where FSDP2 has sharded the model, ``.grad`` is this rank's shard, and the
-        release is whole.
+        query raises, ``.grad`` is ``None``. Where FSDP2 has sharded the model, ``.grad`` is this rank's shard, and so
+        is what the release holds (docs/process-group.md).
 
         By default every parameter must be updated before the next call. This is checked until each of them was updated
         once. Two arguments ask for something else; both cost a query like any other:

@@ -52,8 +52,8 @@ def capped_sums(engine: ProgramEngine, rule: Rule, groups: Groups, caps: Mapping
     norms, totals = list[Tensor](), None
     for one in engine.chunks():
         with engine._seeded(one):
-            parts, found = _chunk_sums(engine, one, rule, groups, caps)
-        norms.append(found)
+            parts, found = _chunk_sums(engine, one, one.rule(rule), groups, caps)
+        norms.append(found[one.absent :])
         totals = parts if totals is None else [_added(*pair) for pair in zip(totals, parts, strict=True)]
     if totals is None:
         zeros = {name: zero.double() for name, zero in engine._zeros(groups).items()}

@@ -18,8 +18,10 @@ from tacita.gradients.batches import flatten, map_tensors, memory_address, tenso
 from tacita.gradients.chunked import Chunk, ChunkedEngine
 from tacita.gradients.engine import Groups, Rule
 from tacita.gradients.functional import IN_TURN, PLAIN, LossFn, ModuleTree
+from tacita.gradients.processes import is_dtensor
 from tacita.gradients.program.recorded_calls import RecordedCall
-from tacita.gradients.program.run import Program, build, plain_tensors_only
+from tacita.gradients.program.run import Program, plain_tensors_only
+from tacita.gradients.program.run import build as of_gradients
 from tacita.gradients.program.trace import fixed_tensors
 from tacita.gradients.references import references
 from tacita.gradients.rules.derived import Derivations
@@ -80,7 +82,7 @@ class ProgramEngine(ChunkedEngine):
         with full_precision(self._device):
             norms = uses.norms(groups)
             weights = [row_weights(one, self._narrowest, norms) for one in weight_arrays(rule, norms)]
-            return uses.sums(weights, groups), norms
+            return uses.sums(weights, groups, partial(self.ranks.reduced, self.params)), norms
 
     def _chunk_norms(self, chunk: Chunk, groups: Groups) -> Tensor:
         uses = self.uses(chunk, groups)
@@ -142,11 +144,11 @@ class Programs:
         model: The network.
         loss_fn: Its loss.
         like: A batch of at least one row, for its shapes.
-        build: Traces and makes a program; that of gradients by default.
+        build: Traces and makes a program; that of gradients of a whole model by default.
     """
 
-    def __init__(self, model: nn.Module, loss_fn: LossFn, like: Any, build: Build = build) -> None:
-        self._model, self._loss_fn, self._build = model, loss_fn, build
+    def __init__(self, model: nn.Module, loss_fn: LossFn, like: Any, build: Build | None = None) -> None:
+        self._model, self._loss_fn, self._build = model, loss_fn, build or of_gradients
         self._like = map_tensors(lambda one: one.new_zeros(1, *one.shape[1:]), like)
         self._programs: dict[Any, tuple[Program, dict[str, Any], list[Any]]] = {}  # the last: what ids are of, alive
 
@@ -164,7 +166,7 @@ class Programs:
             fixed = fixed_tensors(tree, params)
             inputs = [*params.values(), *fixed.values()]
             for name, one in zip([*params, *fixed], inputs, strict=True):
-                if type(one) not in (Tensor, nn.Parameter, nn.Buffer):
+                if type(one) not in (Tensor, nn.Parameter, nn.Buffer) and not is_dtensor(one):
                     _refuse_subclass(name, one)
             key = self._key(tree, {**params, **fixed})
             held = _attributes(tree) | self._around()

@@ -39,7 +39,7 @@ KEPT = 32  # numbers of rows whose operators are kept with their integers
 Take = Callable[[int, RecordedCall], None]  # (position of a call, the call with input and gradients)
 
 
-class _Step(NamedTuple):
+class Step(NamedTuple):
     """One operator's call at one number of rows.
 
     Attributes:
@@ -105,7 +105,7 @@ class Program:
         self._pullbacks = [
             _pullback(one, made.calls[start + 1 : end], number, following) for one, (start, end) in parts
         ]
-        self._filled: dict[int, list[_Step]] = {}
+        self._filled: dict[int, list[Step]] = {}
         self.written = frozenset(written)
         self.met = Counter(name for call in self._trace.calls for name in call.names())
         self.draws = any(torch.Tag.nondeterministic_seeded in getattr(one.function, "tags", ()) for one in made.calls)
@@ -154,7 +154,7 @@ class Program:
         _run(self._filled[size], values, hand_over)
         return {name: values[k][:rows] for name, k in self.of_copies.items()}
 
-    def _steps(self, calls: list[OperatorCall], made: Unified, later: Sequence[OperatorCall]) -> list[_Step]:
+    def _steps(self, calls: list[OperatorCall], made: Unified, later: Sequence[OperatorCall]) -> list[Step]:
         """Return the steps of the pass: what nobody reads any more, nor one of the ``later`` calls, is forgotten."""
         at = {call.node: k for k, call in enumerate(calls)}
         last = at | {given: k for k, call in enumerate(calls) for given in call.node.all_input_nodes}
@@ -181,7 +181,7 @@ class _Pullback:
     source: Derived
     given: int
     results: list[int]
-    steps: list[_Step]
+    steps: list[Step]
 
     def pull(self, values: list[Any], grads: Tensor) -> list[Tensor]:
         """Return the gradients of each parameter, (rows, *parameter), for those of the weight, (rows, *weight)."""
@@ -227,7 +227,7 @@ def pulled_by(source: Derived, pull: Callable[[Tensor], list[Tensor]]) -> Derive
     return _PulledByProgram(source.tensor, source.leaves, source.rearranged, source.view, source.version, pull)
 
 
-def build(model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any) -> Program:
+def build(model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any, kind: Any = Program) -> Program:
     """Write down a model and its loss, trace them at three numbers of rows and make the program; no record is read.
 
     Args:
@@ -235,6 +235,7 @@ def build(model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like:
         loss_fn: ``(model, batch) -> losses``.
         params: The trainable parameters; their values are not read.
         like: A batch, for the shapes of its rows.
+        kind: Makes the program of its traces.
 
     Raises:
         UnsupportedModuleError: They cannot be written down as one program; the message names the user's line.
@@ -246,7 +247,7 @@ def build(model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like:
     while True:
         try:
             traces = [trace(tape, params, fixed, like, rows, bare) for tape, rows in zip(tapes, SIZES, strict=True)]
-            return Program(traces, tapes[0].written)
+            return kind(traces, tapes[0].written)
         except BareParametersError as more:
             bare |= more.names
 
@@ -274,7 +275,7 @@ def plain_tensors_only() -> Iterator[None]:
         yield
 
 
-def _run(steps: Sequence[_Step], values: list[Any], hand_over: Callable[[int], None] | None) -> None:
+def _run(steps: Sequence[Step], values: list[Any], hand_over: Callable[[int], None] | None) -> None:
     """Run the steps.
 
     Raises:
@@ -314,15 +315,15 @@ def _put_in(given: Any, values: list[Any]) -> Any:
     return [_put_in(one, values) for one in given] if type(given) in (list, tuple) else given
 
 
-def _step(call: OperatorCall, forgotten: Sequence[int], ready: Sequence[int]) -> _Step:
+def _step(call: OperatorCall, forgotten: Sequence[int], ready: Sequence[int]) -> Step:
     lists = [one for one in (*call.args, *call.kwargs.values()) if type(one) is list]
     nested = any(type(one) is Slot for part in lists for one in part)
     nested = nested or any(type(one) is Slot for one in call.kwargs.values())
     function = REPLACED.get(call.function, call.function)
-    return _Step(function, call.args, nested, call.kwargs, call.result, tuple(forgotten), tuple(ready))
+    return Step(function, call.args, nested, call.kwargs, call.result, tuple(forgotten), tuple(ready))
 
 
-def _filled(step: _Step, rows: int) -> _Step:
+def _filled(step: Step, rows: int) -> Step:
     """Return a step with the number of rows put into its integers."""
     args, kwargs = _with_rows(step.args, rows), _with_rows(step.kwargs, rows)
     return step if args is step.args and kwargs is step.kwargs else step._replace(args=args, kwargs=kwargs)

@@ -7,7 +7,8 @@ https://arxiv.org/abs/2110.05679. Differs from them in three points: norms are u
 a parameter is counted in the graph before any number leaves.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -29,6 +30,8 @@ from tacita.gradients.rules.rule import (
     squared_norm_of,
 )
 from tacita.gradients.weighted_sums import exact_device, full_precision, round_down, round_up, zeros_for
+
+Kept = Callable[[str, Tensor], Tensor]  # (a parameter's name, its sum) -> what is kept of it
 
 
 class Uses:
@@ -78,12 +81,13 @@ class Uses:
         device = next(iter(self._params.values())).device
         return torch.zeros(self._size, dtype=torch.float64, device=exact_device(device))
 
-    def sums(self, arrays: Sequence[Sequence[RowWeights]], groups: Groups) -> list[dict[str, Tensor]]:
+    def sums(self, arrays: Sequence[Sequence[RowWeights]], groups: Groups, reduced: Kept) -> list[dict[str, Tensor]]:
         """Return the weighted sums for each weight array, by parameter. Afterwards the uses are gone.
 
         Args:
             arrays: For each weight array, the row weights of each group.
             groups: The groups.
+            reduced: What is kept of a parameter's sum, by its name, as soon as all its uses are in the sum.
         """
         columns = zip(*arrays, strict=True)
         totals: list[dict[str, Tensor]] = [{} for _ in arrays]
@@ -91,17 +95,20 @@ class Uses:
         for k, (column, names) in enumerate(zip(columns, groups.values(), strict=True)):
             chosen, last = set(names), k == len(groups) - 1
             waiting = self.found if last else [*self.found]
+            left = Counter(name for named in waiting for name in named.parameters.values())
             while waiting:
                 named = waiting.pop(0)  # forgotten once it has served the last group: the next use takes its memory
                 mine = {local: name for local, name in named.parameters.items() if name in chosen}
                 if not mine:
                     continue
                 found = named.rule.several_sums(named.use.only(tuple(mine)), column)
-                for total, part in zip(totals, found, strict=True):
-                    for local, name in mine.items():
-                        total[name] = total[name] + part[local] if name in total else part[local]
+                for local, name in mine.items():
+                    left[name] -= 1
+                    for total, part in zip(totals, found, strict=True):
+                        summed = total[name] + part.pop(local) if name in total else part.pop(local)
+                        total[name] = summed if left[name] else reduced(name, summed)
         unused = [name for names in groups.values() for name in names if name not in totals[0]]
-        return [total | {name: zeros_for(self._params[name]) for name in unused} for total in totals]
+        return [total | {name: reduced(name, zeros_for(self._params[name])) for name in unused} for total in totals]
 
     def copy(self) -> "Uses":
         """Return the same uses once more: :meth:`sums` uses them up."""
