@@ -1,5 +1,6 @@
 """A program that gathers its parameters yields what the program yields, and holds no more of them than it must."""
 
+import copy
 import weakref
 from functools import partial
 
@@ -9,10 +10,12 @@ from torch import nn
 
 from tacita.distributed import gather_at_use
 from tacita.distributed.gather_at_use import GatheringProgram
+from tacita.errors import UnsupportedModuleError
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import trainable
 from tacita.gradients.program import ProgramEngine, Programs
 from tacita.gradients.program.run import build
+from tacita.gradients.rules.registry import RULES
 
 WIDTH, LAYERS, ROWS = 8, 6, 5
 BYTES = 4 * (WIDTH * WIDTH + WIDTH)  # of a layer
@@ -118,3 +121,16 @@ def test_what_fits_is_gathered_once(monkeypatch):
     sums(Tower(), gather)
     assert gather.gathered == 2 * LAYERS
     assert gather.most <= LAYERS * BYTES
+
+
+def test_a_rule_that_is_not_ours_is_refused(monkeypatch):
+    """On a whole model it is compared with the loop first, and shards are never whole."""
+    linear = torch.nn.functional.linear
+    own = copy.copy(RULES[linear])
+    object.__setattr__(own, "__class__", type("Own", (type(own),), {}))
+    monkeypatch.setitem(RULES, linear, own)
+    sums(Tower())
+    with pytest.raises(
+        UnsupportedModuleError, match="layer rules that are not tacita's, here for linear, are compared"
+    ):
+        sums(Tower(), Whole())

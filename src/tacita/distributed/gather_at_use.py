@@ -18,10 +18,12 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
 
+from tacita.errors import UnsupportedModuleError
 from tacita.gradients.program.check import written
 from tacita.gradients.program.run import Program, Step
 from tacita.gradients.program.trace import TracedPass
 from tacita.gradients.program.unify import Slot
+from tacita.gradients.rules.uses import is_ours
 
 HELD = 2**24  # bytes of whole parameters that may wait for their next use
 
@@ -33,6 +35,9 @@ class GatheringProgram(Program):
         traces, written: As of :class:`~tacita.gradients.program.run.Program`.
         gather: Returns a parameter whole; every rank calls it, in the same order.
         sharded: The positions among the inputs of those that are shards.
+
+    Raises:
+        UnsupportedModuleError: A layer is served by a rule of the user's.
     """
 
     def __init__(
@@ -44,6 +49,11 @@ class GatheringProgram(Program):
         sharded: Collection[int],
     ) -> None:
         super().__init__(traces, written)
+        if foreign := sorted({call.function for call in self.calls if not is_ours(call.rule)}):
+            raise UnsupportedModuleError(
+                f"layer rules that are not tacita's, here for {', '.join(foreign)}, are compared with one record at a "
+                "time before they serve, and that takes a whole model: train without shards, or without these rules."
+            )
         self._gather = gather
         self._views: dict[int, tuple[int, list[Step]]] = {}  # slot -> parameter, the steps that lead from it to there
         self._whole = {slot: self._slots + k for k, slot in enumerate(sharded)}  # input -> slot of the whole parameter
