@@ -24,9 +24,9 @@ def no_fingerprint_off_the_cpu():
     """Values on another device get no fingerprint that matches: a query is never redone, but paid again or refused."""
     on_cpu = ReleaseGate._fingerprint
 
-    def fingerprint(self, query, values):
+    def fingerprint(self, query, values, elsewhere=b""):
         here = all(value.device.type == "cpu" for block in values.values() for value in block.values())
-        return on_cpu(self, query, values) if here else secrets.token_hex(16)
+        return on_cpu(self, query, values, elsewhere) if here else secrets.token_hex(16)
 
     put(ReleaseGate, "_fingerprint", fingerprint)
 
