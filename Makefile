@@ -43,8 +43,8 @@ $(STAMP): pyproject.toml reproductions/pyproject.toml constraints.txt
 demo: $(STAMP)  ## Train a private model on handwritten digits and print its privacy statement
 	@$(BIN)/python examples/demo.py
 
-test: $(STAMP)  ## Every test (WORKERS=2 processes); of one whose cases take more than 3 s together, some of them
-	$(PYTEST) --share 3
+test: $(STAMP)  ## Every test (WORKERS=2 processes); of one whose cases take more than 2 s together, some of them
+	$(PYTEST) --share 2
 
 quick: $(STAMP)  ## The tests that a change needs every time: all but those that take long (tests/slow.txt)
 	$(PYTEST) --quick

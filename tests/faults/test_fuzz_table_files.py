@@ -194,7 +194,7 @@ def test_no_file_of_an_export_is_unpickled(run, tmp_path, name):
 
 # --- data ----------------------------------------------------------------------------------------------------------
 
-CELLS = table_text(12).replace("red", f"{MARK}red").replace("p1", f"{MARK}1")
+CELLS = table_text(60).replace("red", f"{MARK}red").replace("p1", f"{MARK}1")
 
 
 def data_files(folder):

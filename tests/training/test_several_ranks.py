@@ -102,7 +102,7 @@ def test_a_plan_that_ends_with_a_redone_query_ends_on_every_rank(tmp_path, monke
         patch.setattr(checkpoint, "save", dying)
         first = run_ranks(2, lambda rank, group: fit(rank, group, tmp_path / "run"))
     assert [type(error) for error in first] == [KeyboardInterrupt, RankError]
-    monkeypatch.setattr(ReleaseGate, "_fingerprint", lambda self, query, values: "")
+    monkeypatch.setattr(ReleaseGate, "_fingerprint", lambda self, query, values, elsewhere: "")
     (run, weights), (_, other) = results(run_ranks(2, lambda rank, group: fit(rank, group, tmp_path / "run")))
     assert run.ledger.sessions[0].queries_made == QUERIES
     assert torch.equal(weights, other)
