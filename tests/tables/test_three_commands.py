@@ -111,7 +111,7 @@ def odd_frame() -> pd.DataFrame:
 
 @pytest.mark.parametrize("target", ["uid", "moment", "flag", "half", "none"])
 def test_any_kind_of_column_may_be_the_target(tmp_path, monkeypatch, tacita_command, target):
-    """Drafted as a column and named on the command line: of odd columns only a target without labels stops a training."""
+    """Drafted as a column and named on the command line: of odd ones only a target without labels stops a training."""
     monkeypatch.chdir(tmp_path)
     odd_frame().to_csv("table.csv", index=False)
     drafted = tacita_command("schema", "table.csv")
