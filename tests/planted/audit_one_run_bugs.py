@@ -93,11 +93,16 @@ def audit_keeps_its_key():
 @bug(42, caught_by=[TABLE + "test_what_it_tells_is_a_function_of_its_releases"])
 def audit_tells_the_number_of_rows():
     """An audit's result depends on the rows by another way than the releases."""
-    whole = pipeline.judged
+    trained, whole, rows = pipeline.train_with_canaries, pipeline.judged, []
 
-    def telling(trial, oracle, attack, **how):
-        found = whole(trial, oracle, attack, **how)
-        object.__setattr__(found, "ledger_epsilon", found.ledger_epsilon + len(trial.records.rows))
+    def training(oracle, *given):
+        rows[:] = [oracle.source.num_rows]
+        return trained(oracle, *given)
+
+    def telling(*given, **how):
+        found = whole(*given, **how)
+        object.__setattr__(found, "ledger_epsilon", found.ledger_epsilon + rows[0])
         return found
 
+    put(pipeline, "train_with_canaries", training)
     put(pipeline, "judged", telling)
