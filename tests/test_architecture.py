@@ -31,6 +31,7 @@ GROUND = {
     "_row_numbers",
     "_stream",
     "_binomials",
+    "_whole_numbers",
     "random",
 }
 SYSTEMS = {"clipped_sgd", "convex", "error_feedback", "federated", "second_order"}  # one a paper; none knows another

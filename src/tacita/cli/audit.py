@@ -3,14 +3,14 @@
 Audits by name run on synthetic data sets, which are not private.
 """
 
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
 from tacita import _validate
 from tacita._near_names import did_you_mean
+from tacita._whole_numbers import WHOLE
 from tacita.cli.audit_one_run import CONFIDENCE, one_run
 from tacita.cli.outputs import check_figure, check_file, say_written, write_json
 from tacita.cli.working import Working
@@ -29,27 +29,15 @@ Example: tacita audit dp-sgd --runs 200000 --json audit.json --plot audit.png
 """
 
 
-def whole_number(_: Any, tokens: Any) -> int:
-    """Convert an option's value to an integer; forms such as 1e5 are allowed too."""
-    given = tokens[0].value
-    try:
-        return int(given)
-    except ValueError:
-        with suppress(ValueError):
-            if float(given).is_integer():
-                return int(float(given))
-        raise ValueError(f"must be an integer such as 100000, got {given!r}.") from None
-
-
 def audit(
     name: str | None = None,
     /,
     *,
     noise: str | None = None,
-    runs: Annotated[int, Parameter(converter=whole_number)] = 100_000,
+    runs: Annotated[int, WHOLE] = 100_000,
     delta: float = 1e-2,
     confidence: float = 0.95,
-    seed: int = 0,
+    seed: Annotated[int, WHOLE] = 0,
     json_: Annotated[Path | None, Parameter(name="--json")] = None,
     plot: Path | None = None,
     quiet: Annotated[bool, Parameter(negative=())] = False,

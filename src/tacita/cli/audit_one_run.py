@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from tacita import _validate
+from tacita._whole_numbers import WHOLE
 from tacita.cli.outputs import check_figure, check_file, say_written, write_json
 from tacita.cli.trust import check_code
 from tacita.cli.working import Working
@@ -25,11 +26,11 @@ def one_run(
     config: str,
     /,
     *,
-    canaries: Annotated[int, AUDIT] = 1000,
+    canaries: Annotated[int, AUDIT, WHOLE] = 1000,
     kind: Annotated[Literal["planted", "rows"], AUDIT] = "planted",
     attack: Annotated[Literal["white_box", "black_box"], AUDIT] = "white_box",
     confidence: Annotated[float, AUDIT] = 0.95,
-    guesses: Annotated[int | None, AUDIT] = None,
+    guesses: Annotated[int | None, AUDIT, WHOLE] = None,
     output: Annotated[str | None, RESULT] = None,
     json_file: Annotated[str | None, Parameter(name="--json", group="The result")] = None,
     plot: Annotated[str | None, RESULT] = None,

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from tacita import _validate
 from tacita._choices import NeighboringRelation
-from tacita.cli.whole_numbers import WHOLE
+from tacita._whole_numbers import WHOLE
 
 if TYPE_CHECKING:
     from tacita.accounting import GaussianSumEvent

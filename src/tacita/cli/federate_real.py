@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from tacita._whole_numbers import WHOLE
 from tacita.cli.outputs import check_folder, say_written
 
 STOP = (signal.SIGINT, signal.SIGTERM)
@@ -23,13 +24,13 @@ def serve(
     *,
     output: str,
     host: str = "127.0.0.1",
-    port: int = 9092,
+    port: Annotated[int, WHOLE] = 9092,
     insecure: Flag = False,
     certificate: str | None = None,
     key: str | None = None,
     authority: str | None = None,
     node_key: tuple[str, ...] = (),
-    minimum_clients: int = 0,
+    minimum_clients: Annotated[int, WHOLE] = 0,
     seconds: float = 600.0,
     model: str = "",
     test: str = "",
@@ -83,7 +84,7 @@ def join(
     data: str,
     /,
     *,
-    client: int,
+    client: Annotated[int, WHOLE],
     output: str,
     superlink: str | None = None,
     insecure: Flag = False,

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from tacita._whole_numbers import WHOLE
 from tacita.cli.names import names_of
 from tacita.cli.outputs import exit_code, say_written, write_bytes
 from tacita.tables.settings import TEXT_FORMAT, file_format, flags, read_text
@@ -125,7 +126,7 @@ def check(
     schema: str | None = None,
     target: str | None = None,
     model: Annotated[str | None, Parameter(name="--model")] = None,
-    max_tokens: int = 512,
+    max_tokens: Annotated[int, WHOLE] = 512,
     text: Annotated[Text | None, FLAT] = None,
 ) -> int:
     """Show what is odd in a table: rows, cells and labels, with examples. NOT PRIVATE, for the holder of the data.

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from tacita._whole_numbers import WHOLE
 from tacita.cli.outputs import check_file, exit_code, say_written
 from tacita.cli.train import FLAT, About
 from tacita.finetune.settings import Files, FinetuneSettings
@@ -24,7 +25,7 @@ def finetune(
     about: Annotated[About, FLAT] = NOTHING_SAID,
     quiet: Annotated[bool, FLAG] = False,
     dry_run: Annotated[bool, FLAG] = False,
-    audit: Annotated[int, FLAG] = 0,
+    audit: Annotated[int, FLAG, WHOLE] = 0,
 ) -> int:
     """Fine-tune a language model on private texts: an adapter that PEFT loads, with its statement, under a seal.
 
@@ -75,7 +76,7 @@ def generate(
     file: Path | None = None,
     output: Annotated[Path | None, Parameter(name=("--output", "-o"))] = None,
     base: Path | None = None,
-    max_new_tokens: int = 128,
+    max_new_tokens: Annotated[int, WHOLE] = 128,
     temperature: float = 0.0,
 ) -> int:
     """Let a fine-tuned model go on after a prompt. Costs no privacy; prompts are not covered, and may come out.

@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from tacita._choices import NeighboringRelation, PlannedSampling
-from tacita.cli.whole_numbers import WHOLE
+from tacita._whole_numbers import WHOLE
 
 GUARANTEE = Parameter(group="The guarantee", negative=())
 PROBLEM = Parameter(group="The problem (public, declared)", negative=())

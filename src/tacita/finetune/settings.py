@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from tacita import _validate
+from tacita._whole_numbers import WHOLE
 from tacita.tables.settings import check_delta, toml_value
 
 CONFIG = "config.toml"
@@ -57,33 +58,33 @@ class FinetuneSettings:
 
     epsilon: Annotated[float, PRIVACY]
     delta: Annotated[float, PRIVACY]
-    rows: Annotated[int, PRIVACY]
+    rows: Annotated[int, PRIVACY, WHOLE]
     unit_field: Annotated[str | None, PRIVACY] = None
-    rows_per_query: Annotated[int | None, PRIVACY] = None
+    rows_per_query: Annotated[int | None, PRIVACY, WHOLE] = None
     privacy_unit: Annotated[str | None, PRIVACY] = None
     hardened: Annotated[Literal["rounded", "discrete"] | None, PRIVACY] = None
-    max_tokens: Annotated[int | None, TEXTS] = None
+    max_tokens: Annotated[int | None, TEXTS, WHOLE] = None
     cut: Annotated[Literal["prompt", "end"], TEXTS] = "prompt"
     mask_prompt: Annotated[bool, Parameter(group="The texts", negative="--no-mask-prompt")] = True
     messages: Annotated[bool, Parameter(group="The texts", negative="--no-messages")] = True
     template: Annotated[str | None, TEXTS] = None
     train: Annotated[Literal["lora", "full"], TRAINING] = "lora"
-    rank: Annotated[int, TRAINING] = 16
+    rank: Annotated[int, TRAINING, WHOLE] = 16
     alpha: Annotated[float | None, TRAINING] = None
     targets: Annotated[str, TRAINING] = "all-linear"
     loss: Annotated[Literal["mean", "sum"], TRAINING] = "mean"
     epochs: Annotated[float, TRAINING] = 5.0
     batch: Annotated[float | None, TRAINING] = None
-    physical_batch: Annotated[int, TRAINING] = 16
+    physical_batch: Annotated[int, TRAINING, WHOLE] = 16
     max_grad_norm: Annotated[float, TRAINING] = 0.1
     lr: Annotated[float | None, TRAINING] = None
     dropout: Annotated[float, TRAINING] = 0.0
     dtype: Annotated[Literal["float32", "bfloat16"], TRAINING] = "float32"
     holdout: Annotated[float, TRAINING] = 0.05
     public_validation: Annotated[str | None, TRAINING] = None
-    patience: Annotated[int | None, TRAINING] = None
+    patience: Annotated[int | None, TRAINING, WHOLE] = None
     output: Annotated[str, RUN]
-    seed: Annotated[int | None, RUN] = None
+    seed: Annotated[int | None, RUN, WHOLE] = None
 
     def __post_init__(self) -> None:
         _validate.positive("epsilon", self.epsilon)

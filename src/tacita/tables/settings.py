@@ -20,6 +20,7 @@ from docstring_parser import parse_from_object
 from tacita import _validate
 from tacita._choices import NeighboringRelation, check_relation
 from tacita._near_names import did_you_mean
+from tacita._whole_numbers import WHOLE
 
 if TYPE_CHECKING:
     from tacita.tables.csv_lines import FileFormat
@@ -112,7 +113,7 @@ class TableSettings:
     unit_column: Annotated[str | None, PRIVACY] = None
     """The column that names the person, if a person may have several rows."""
 
-    max_rows_per_unit: Annotated[int | None, PRIVACY, _validate.count] = None
+    max_rows_per_unit: Annotated[int | None, PRIVACY, WHOLE, _validate.count] = None
     """The largest number of rows of one person that count; goes with --unit-column."""
 
     neighboring_relation: Annotated[NeighboringRelation, PRIVACY, _relation] = "add_or_remove_one"
@@ -133,7 +134,7 @@ class TableSettings:
     target is none of them contribute nothing: check the spelling. About how many they are is said if --rows is not
     given."""
 
-    rows: Annotated[int | None, PUBLIC, _validate.count] = None
+    rows: Annotated[int | None, PUBLIC, WHOLE, _validate.count] = None
     """The public number of rows (a declared guess)."""
 
     test_file: Annotated[str | None, PUBLIC] = None
@@ -146,7 +147,7 @@ class TableSettings:
     """linear, additive (a number for each bought bin of each column), mlp, or package.module:callable with
     callable(num_features, num_outputs) -> nn.Module."""
 
-    width: Annotated[int | None, TRAINING, _validate.count] = None
+    width: Annotated[int | None, TRAINING, WHOLE, _validate.count] = None
     """Number of hidden units of the mlp."""
 
     task: Annotated[Literal["classification", "regression"] | None, TRAINING] = None
@@ -162,7 +163,7 @@ class TableSettings:
     sample_rate: Annotated[float | None, TRAINING, _validate.probability] = None
     """Chance of each row to be in a query."""
 
-    queries: Annotated[int | None, TRAINING, _validate.count] = None
+    queries: Annotated[int | None, TRAINING, WHOLE, _validate.count] = None
     """Number of queries (steps)."""
 
     max_grad_norm: Annotated[float | None, TRAINING, _validate.threshold] = None
@@ -220,7 +221,7 @@ class TableSettings:
     output: Annotated[str, RUN]
     """Folder of the run, new or empty."""
 
-    seed: Annotated[int | None, RUN, partial(_validate.count, at_least=0)] = None
+    seed: Annotated[int | None, RUN, WHOLE, partial(_validate.count, at_least=0)] = None
     """Derive all coins and noise from this number, to repeat a demonstration. NOT PRIVATE: the noise can be computed
     again and removed, and the statement says so first."""
 
