@@ -13,7 +13,6 @@ value.
 
 import math
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any
 
@@ -23,6 +22,7 @@ from mpmath.ctx_iv import MPIntervalContext
 from mpmath.libmp import to_int
 
 from tacita._box_muller import BLOCK, CHUNK64, PAIR
+from tacita._normals import in_threads
 from tacita._stream import _LANE, _PIECE, Stream, _fill, _size
 
 LARGEST_SCALE = 2.0**36  # for larger scales, float64 leaves many values in doubt
@@ -93,18 +93,11 @@ def _in_blocks(
     first = offset // BLOCK * BLOCK
     covered = -(-(offset + count) // BLOCK) * BLOCK - first if count else 0
     out = np.zeros(covered, np.int64)
-    starts = range(0, covered if scale else 0, _PIECE)  # scale 0: all values are 0
-    threads = min(len(starts), torch.get_num_threads())
 
     def piece(start: int) -> None:
         fill(stream, scale, first + start, out[start : start + _PIECE])
 
-    if threads > 1:
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(piece, starts))
-    else:
-        for start in starts:
-            piece(start)
+    in_threads(piece, range(0, covered if scale else 0, _PIECE))  # scale 0: all values are 0
     return out[offset - first : offset - first + count]
 
 
