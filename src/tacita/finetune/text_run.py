@@ -193,6 +193,7 @@ def warmed_up(optimizer: torch.optim.Optimizer, steps: int) -> LambdaLR:
 def encoded(
     encoder: TokenEncoder, path: Path, folder: Path, unit_field: str | None
 ) -> tuple[EncodedTexts, list[str | None]]:
+    """Return the texts of a file as tokens, kept under ``folder``, and the person of each line."""
     rows = EncodedTexts(encoder, folder)
     with private_rows("encoding the texts"):
         return rows, rows.extend(read_records(path, unit_field))

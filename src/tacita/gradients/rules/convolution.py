@@ -34,7 +34,7 @@ from tacita.gradients.rules.outer import (
     squares_of,
     squares_of_grams,
 )
-from tacita.gradients.rules.rounding import RowNorms, Squares, held, measure, totals
+from tacita.gradients.rules.rounding import RowNorms, SquaredNorms, held, measure, totals
 from tacita.gradients.rules.rule import Call, LayerRule, LayerUse, Parameters, RowWeights, squared_norm_of
 from tacita.gradients.rules.transposed import TransposedRule
 
@@ -87,8 +87,8 @@ class ConvolutionRule(LayerRule):
         found = {"weight": _weight_grads(use)} if "weight" in use.names else {}
         return found | ({"bias": _bias_grads(use)} if "bias" in use.names else {})
 
-    def squared_norms(self, use: LayerUse) -> dict[str, Squares | Tensor]:
-        found: dict[str, Squares | Tensor] = {"weight": _weight_squares(use)} if "weight" in use.names else {}
+    def squared_norms(self, use: LayerUse) -> dict[str, SquaredNorms | Tensor]:
+        found: dict[str, SquaredNorms | Tensor] = {"weight": _weight_squares(use)} if "weight" in use.names else {}
         if "bias" in use.names:
             use.kept["bias"] = _bias_grads(use)
             found["bias"] = held(use.kept["bias"])
@@ -172,7 +172,7 @@ def _images(x: Tensor, axes: int) -> Tensor:
     return x.reshape(len(x), -1, *x.shape[-axes - 1 :])
 
 
-def _weight_squares(use: LayerUse) -> Squares | Tensor:
+def _weight_squares(use: LayerUse) -> SquaredNorms | Tensor:
     shape, positions, groups = use.shapes["weight"], _positions(use), use.settings.groups
     room = max(HELD // 2**9, use.x[0].numel() + use.grad[0].numel())
     if use.x.shape[1] > 1 or shape.numel() <= room:
@@ -192,7 +192,7 @@ def _weight_squares(use: LayerUse) -> Squares | Tensor:
     return direct_squares(of_grads, patches, measure(use.grad), radius(positions, use.x.dtype), use.x.dtype)
 
 
-def _of_groups(squares: Squares, groups: int) -> Squares | Tensor:
+def _of_groups(squares: SquaredNorms, groups: int) -> SquaredNorms | Tensor:
     """Return the squares of each record, whose groups have weights of their own."""
     return squares if groups == 1 else totals([[squares]])[0].view(-1, groups).sum(dim=1)
 
@@ -212,7 +212,7 @@ def _padded_pixels(use: LayerUse) -> torch.Size:
     return torch.Size(n + sum(both) for n, both in zip(use.x.shape[3:], use.settings.pads, strict=True))
 
 
-def _squares_from_pixels(use: LayerUse) -> Squares:
+def _squares_from_pixels(use: LayerUse) -> SquaredNorms:
     """Return the weight's squared norms, of each group, from inner products of pixels, for records of one image."""
     settings, groups, x, grad = use.settings, use.settings.groups, use.x.flatten(0, 1), use.grad.flatten(0, 1)
     pixels = F.pad(x, _flat(settings.pads)).reshape(len(x) * groups, -1, *_padded_pixels(use))

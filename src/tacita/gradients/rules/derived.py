@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tacita.gradients.batches import memory_key
-from tacita.gradients.rules.rounding import Squares
+from tacita.gradients.rules.rounding import SquaredNorms
 from tacita.gradients.rules.rule import (
     UNDERNEATH,
     Factors,
@@ -152,7 +152,7 @@ class RearrangedRule(LayerRule):
     def grads(self, use: LayerUse) -> dict[str, Tensor]:
         return {self.local: self.source.pull_rows(self.plain.grads(self._of_the_call(use))[self.local])}
 
-    def squared_norms(self, use: LayerUse) -> Mapping[str, Squares | Tensor]:
+    def squared_norms(self, use: LayerUse) -> Mapping[str, SquaredNorms | Tensor]:
         of_the_call = self._of_the_call(use)
         found = self.plain.squared_norms(of_the_call)
         self._remember(use, of_the_call)

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.rules.outer import direct_squares
-from tacita.gradients.rules.rounding import RowNorms, Squares, gamma, held, measure, squared_row_norms
+from tacita.gradients.rules.rounding import RowNorms, SquaredNorms, gamma, held, measure, squared_row_norms
 from tacita.gradients.rules.rule import Call, Factors, LayerRule, LayerUse, Parameters, RowWeights
 from tacita.gradients.weighted_sums import sums_by_index
 
@@ -49,7 +49,7 @@ class EmbeddingRule(LayerRule):
         found = sums_by_index(_apart(index, vocabulary), grad.reshape(-1, width), len(index) * vocabulary)
         return {"weight": found.view(len(index), vocabulary, width)}
 
-    def squared_norms(self, use: LayerUse) -> dict[str, Squares]:
+    def squared_norms(self, use: LayerUse) -> dict[str, SquaredNorms]:
         index, grad = _positions(use)
         if index.shape[1] == 1:
             return {"weight": held(grad)}

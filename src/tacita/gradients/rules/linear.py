@@ -16,7 +16,7 @@ from tacita.gradients.rules.outer import (
     sum_of_products,
     weight_is_small,
 )
-from tacita.gradients.rules.rounding import Squares, held, measure, of_norms, of_products, totals
+from tacita.gradients.rules.rounding import SquaredNorms, held, measure, of_norms, of_products, totals
 from tacita.gradients.rules.rule import Call, Factors, LayerRule, LayerUse, Parameters, RowWeights
 
 FEW = range(2, 5)  # outputs, which Intel's kernels find two to three times as fast as rows of the transposed output
@@ -43,10 +43,10 @@ class LinearRule(LayerRule):
         found = {"weight": outer_grads(a, d)} if "weight" in use.names else {}
         return found | ({"bias": d.sum(dim=1)} if "bias" in use.names else {})
 
-    def squared_norms(self, use: LayerUse) -> dict[str, Squares]:
+    def squared_norms(self, use: LayerUse) -> dict[str, SquaredNorms]:
         a, d = use.x, use.grad
         if a.shape[1] == 1:  # the norm of an outer product is the product of the norms
-            of_d, found = measure(d), dict[str, Squares]()
+            of_d, found = measure(d), dict[str, SquaredNorms]()
             if "weight" in use.names:
                 found["weight"] = of_products(measure(a), of_d)
             return found | ({"bias": of_norms(of_d)} if "bias" in use.names else {})
@@ -100,7 +100,7 @@ class LinearRule(LayerRule):
         x, grad = torch.cat([use.x for use in uses], dim=1), torch.cat([use.grad for use in uses], dim=1)
         return replace(uses[0], x=x, grad=grad, kept={})
 
-    def _weight(self, use: LayerUse, a: Tensor, d: Tensor) -> Squares:
+    def _weight(self, use: LayerUse, a: Tensor, d: Tensor) -> SquaredNorms:
         if not _is_held(use):
             return squares_of(a, d)
         use.kept["weight"] = outer_grads(a, d)  # serves the sums too

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from tacita.gradients.rules.rounding import (
     RowNorms,
-    Squares,
+    SquaredNorms,
     columns,
     gamma,
     measure,
@@ -59,7 +59,7 @@ def outer_grads(a: Tensor, d: Tensor) -> Tensor:
     return d.mT @ a
 
 
-def squares_of(a: Tensor, d: Tensor) -> Squares:
+def squares_of(a: Tensor, d: Tensor) -> SquaredNorms:
     """Return the squared norms of the gradients in the cheapest form: closed, Gram or direct."""
     if a.shape[1] == 1:
         return of_products(measure(a), measure(d))
@@ -80,7 +80,7 @@ def radius(positions: int, dtype: torch.dtype, *, roundings: int = 2) -> float:
     return roundings * gamma(positions + 6 - roundings, dtype)
 
 
-def direct_squares(gradient: RowNorms, a: RowNorms, d: RowNorms, radius: float, dtype: torch.dtype) -> Squares:
+def direct_squares(gradient: RowNorms, a: RowNorms, d: RowNorms, radius: float, dtype: torch.dtype) -> SquaredNorms:
     r"""Return the squares of a sum of products that was computed once, and is added by another computation.
 
     Args:
@@ -90,10 +90,10 @@ def direct_squares(gradient: RowNorms, a: RowNorms, d: RowNorms, radius: float, 
         radius: See :func:`radius`.
         dtype: Of the products.
     """
-    return Squares((gradient, a, d), _direct, (radius, _largest_reach(dtype)))
+    return SquaredNorms((gradient, a, d), _direct, (radius, _largest_reach(dtype)))
 
 
-def _direct(calls: Sequence[Squares], norms: Sequence[Tensor], rounding_margin: bool) -> Tensor:
+def _direct(calls: Sequence[SquaredNorms], norms: Sequence[Tensor], rounding_margin: bool) -> Tensor:
     gradient, a, d = norms
     if not rounding_margin:
         return gradient
@@ -146,7 +146,7 @@ def _in_parts(a: Tensor, d: Tensor) -> tuple[Sequence[Tensor], Sequence[Tensor]]
     return a.split(height), d.split(height)
 
 
-def gram_squares(a: Tensor, d: Tensor) -> Squares:
+def gram_squares(a: Tensor, d: Tensor) -> SquaredNorms:
     """Return squared norms from Gram matrices; see :func:`squares_of_grams`."""
 
     def again(loose: Tensor) -> RowNorms:
@@ -170,7 +170,7 @@ class Gram:
     terms: int
 
 
-def squares_of_grams(of_a: Gram, of_d: Gram, again: Callable[[Tensor], RowNorms], *, roundings: int) -> Squares:
+def squares_of_grams(of_a: Gram, of_d: Gram, again: Callable[[Tensor], RowNorms], *, roundings: int) -> SquaredNorms:
     r"""Return squared norms from the Gram matrices L of inputs and R of output gradients.
 
     What their cancellation can hide is added. Entry (t, s) of L is off by at most :math:`\gamma |a_t| |a_s|` and is
@@ -190,10 +190,10 @@ def squares_of_grams(of_a: Gram, of_d: Gram, again: Callable[[Tensor], RowNorms]
     given = parts[0] if len(parts) == 1 else (torch.cat([part[k] for part in parts]) for k in (0, 1))
     constants = _term_constants(of_a, of_d, positions, dtype)
     bounds = radius(positions, dtype, roundings=roundings), _largest_reach(dtype)
-    return Squares((), _from_grams, (*constants, *bounds), (*given, again))
+    return SquaredNorms((), _from_grams, (*constants, *bounds), (*given, again))
 
 
-def _from_grams(calls: Sequence[Squares], norms: Sequence[Tensor], rounding_margin: bool) -> Tensor:
+def _from_grams(calls: Sequence[SquaredNorms], norms: Sequence[Tensor], rounding_margin: bool) -> Tensor:
     products, traces = (torch.stack([one.given[k] for one in calls]) for k in (0, 1))
     constants = columns([one.constants for one in calls], products.device)
     of_a, of_d, both, vanished, hidden, share, radii, largest = *(constants[:3], constants[3:6]), *constants[6:]
@@ -259,7 +259,7 @@ def gram_serves(parts: Sequence[Factors | None], shape: torch.Size) -> bool:
     return len(factored) == len(parts) and gram_is_cheaper(sum(part.right.shape[1] for part in factored), *shape)
 
 
-def squares_of_factors(parts: Sequence[Factors], again: Callable[[Tensor], RowNorms]) -> Squares:
+def squares_of_factors(parts: Sequence[Factors], again: Callable[[Tensor], RowNorms]) -> SquaredNorms:
     """Return the squared norms of the gradients that the parts add up to.
 
     Args:

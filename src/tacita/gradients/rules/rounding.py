@@ -1,7 +1,7 @@
 """Bounds on rounding errors, which make a computed norm an upper bound. Proof: docs/derivations/ghost_norms.md.
 
 A rule measures: it returns norms as they were computed, with the constants of their margins (:class:`RowNorms`), and
-how squares follow from them (:class:`Squares`). The margins of all calls of a pass are added at once, in a few
+how squares follow from them (:class:`SquaredNorms`). The margins of all calls of a pass are added at once, in a few
 operations on tensors (calls, rows), whatever the number of layers.
 """
 
@@ -72,7 +72,7 @@ def measure(rows: Tensor) -> RowNorms:
     return RowNorms(values, root * (1 + 2.0**-48), vanished * torch.finfo(dtype).tiny, limit)
 
 
-class Squares(NamedTuple):
+class SquaredNorms(NamedTuple):
     """The squared norms of one gradient in each row, until margins are added.
 
     Attributes:
@@ -84,35 +84,35 @@ class Squares(NamedTuple):
     """
 
     norms: tuple[RowNorms, ...]
-    combine: Callable[[Sequence["Squares"], Sequence[Tensor], bool], Tensor]
+    combine: Callable[[Sequence["SquaredNorms"], Sequence[Tensor], bool], Tensor]
     constants: tuple[float, ...] = ()
     given: tuple[Any, ...] = ()
 
 
-def held(rows: Tensor) -> Squares:
+def held(rows: Tensor) -> SquaredNorms:
     """Return the squares of gradients that are held, (rows, *param)."""
     return of_norms(measure(rows))
 
 
-def of_norms(norms: RowNorms) -> Squares:
+def of_norms(norms: RowNorms) -> SquaredNorms:
     """Return the squares of norms that were measured."""
-    return Squares((norms,), _unchanged)
+    return SquaredNorms((norms,), _unchanged)
 
 
-def of_products(left: RowNorms, right: RowNorms) -> Squares:
+def of_products(left: RowNorms, right: RowNorms) -> SquaredNorms:
     """Return the squares of outer products: the products of both factors' squares."""
-    return Squares((left, right), _multiplied)
+    return SquaredNorms((left, right), _multiplied)
 
 
-def _unchanged(calls: Sequence[Squares], norms: Sequence[Tensor], rounding_margin: bool) -> Tensor:
+def _unchanged(calls: Sequence[SquaredNorms], norms: Sequence[Tensor], rounding_margin: bool) -> Tensor:
     return norms[0]
 
 
-def _multiplied(calls: Sequence[Squares], norms: Sequence[Tensor], rounding_margin: bool) -> Tensor:
+def _multiplied(calls: Sequence[SquaredNorms], norms: Sequence[Tensor], rounding_margin: bool) -> Tensor:
     return norms[0] * norms[1]
 
 
-def totals(groups: Sequence[Sequence[Squares | Tensor]], *, rounding_margin: bool = True) -> list[Tensor]:
+def totals(groups: Sequence[Sequence[SquaredNorms | Tensor]], *, rounding_margin: bool = True) -> list[Tensor]:
     """Return the sum of the squares of each group, (rows,), float64: upper bounds unless ``rounding_margin`` is off.
 
     Args:

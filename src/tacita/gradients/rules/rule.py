@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients.rules.rounding import Squares, gamma, held, totals, unit
+from tacita.gradients.rules.rounding import SquaredNorms, gamma, held, totals, unit
 from tacita.gradients.weighted_sums import to_exact
 
 Parameters = Mapping[str, "Tensor | None"]
@@ -171,7 +171,7 @@ class LayerRule(ABC):
     def grads(self, use: LayerUse) -> dict[str, Tensor]:
         """Return the per-sample gradients of ``use.names``, each (rows, *param)."""
 
-    def squared_norms(self, use: LayerUse) -> Mapping[str, Squares | Tensor]:
+    def squared_norms(self, use: LayerUse) -> Mapping[str, SquaredNorms | Tensor]:
         """Return the squared norms of the gradients by parameter: upper bounds of what :meth:`sums` adds for a row of
         weight 1.
 
@@ -280,7 +280,7 @@ class NamedUse:
     function: str
     parameters: dict[str, str]
     rule: LayerRule
-    squares: Mapping[str, Squares | Tensor] = field(default_factory=dict)
+    squares: Mapping[str, SquaredNorms | Tensor] = field(default_factory=dict)
 
 
 def named_autograd_use(name: str, grads: Tensor) -> NamedUse:

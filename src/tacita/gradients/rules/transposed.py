@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tacita.gradients.rules.linear import LinearRule
-from tacita.gradients.rules.rounding import Squares
+from tacita.gradients.rules.rounding import SquaredNorms
 from tacita.gradients.rules.rule import Call, Factors, LayerRule, LayerUse, Parameters, RowWeights
 
 
@@ -39,7 +39,7 @@ class TransposedRule(LayerRule):
     def grads(self, use: LayerUse) -> dict[str, Tensor]:
         return self.plain.grads(use)
 
-    def squared_norms(self, use: LayerUse) -> Mapping[str, Squares | Tensor]:
+    def squared_norms(self, use: LayerUse) -> Mapping[str, SquaredNorms | Tensor]:
         return self.plain.squared_norms(use)
 
     def holds(self, use: LayerUse) -> bool:

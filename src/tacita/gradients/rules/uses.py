@@ -19,7 +19,7 @@ from tacita.gradients.batches import memory_address
 from tacita.gradients.engine import Groups
 from tacita.gradients.rules.derived import apart
 from tacita.gradients.rules.outer import HELD, gram_serves, squares_of_factors
-from tacita.gradients.rules.rounding import RowNorms, Squares, add_radius, gamma, measure, totals
+from tacita.gradients.rules.rounding import RowNorms, SquaredNorms, add_radius, gamma, measure, totals
 from tacita.gradients.rules.rule import (
     VALUE,
     LayerRule,
@@ -61,7 +61,7 @@ class Uses:
     def norms(self, groups: Groups) -> Tensor:
         """Return the norms by group, (rows, groups), float64: upper bounds unless the margin is off."""
         chosen = {name for names in groups.values() for name in names}
-        squares: dict[str, list[Squares | Tensor]] = {}
+        squares: dict[str, list[SquaredNorms | Tensor]] = {}
         several = {name: [named.rule for named, _ in uses] for name, uses in self._meeting.items() if len(uses) > 1}
         together = {name for name, rules in several.items() if not apart(rules)}  # uses meet in a coordinate
         for named in self.found:
@@ -133,7 +133,7 @@ class Uses:
             parts.append(named.rule.grads(named.use.rows(rows).only((local,)))[local] if kept is None else kept[rows])
         return parts
 
-    def _shared(self, name: str) -> Squares | Tensor:
+    def _shared(self, name: str) -> SquaredNorms | Tensor:
         """Return the squared norms of a parameter in which several uses meet, cross terms included.
 
         They are taken from inner products of the uses' factors where that is cheaper, and else from the gradients, a
