@@ -15,6 +15,7 @@ import tacita
 from tacita.distributed import serving, sharded
 from tacita.errors import BudgetExceededError, RankError, UnsupportedModuleError
 from tests.distributed.processes import run_processes
+from tacita.oracles import trainable
 from tests.distributed.ranks import results
 
 ROWS, QUERIES = 40, 4
@@ -36,7 +37,8 @@ class Tied(nn.Module):
         self.register_buffer("scale", torch.full((7,), 1.5))
 
     def forward(self, x):
-        h = torch.tanh(self.enter(x)) * self.scale
+        h = torch.tanh(self.enter(x))
+        h = h * self.scale.to(h.dtype)  # no policy casts a buffer
         return self.leave(torch.tanh(self.again(torch.tanh(self.frozen(self.inner(h))))))
 
 
@@ -49,11 +51,11 @@ def make_model(kind=Tied):
     return kind().double()
 
 
-def shard(model, size, **options):
+def shard(model, size, root=(), **options):
     mesh = init_device_mesh("cpu", (size,))
     for layer in (model.enter, model.leave):
         fully_shard(layer, mesh=mesh, **options)
-    return fully_shard(model, mesh=mesh, **options)
+    return fully_shard(model, mesh=mesh, **{**options, **dict(root)})
 
 
 def make_oracle(model, rank=0, group=None, kind=tacita.ClippedGradientOracle, loss_fn=loss_fn, **more):
@@ -486,12 +488,122 @@ def test_tensor_parallelism_is_refused():
     refusal(2, beside, UnsupportedModuleError, "another kind of parallelism")
 
 
-def test_a_policy_that_would_be_ignored_is_refused():
+BF16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+POLICIES = {  # of the layers, of the root
+    "bfloat16": (BF16, BF16),
+    "output": (BF16, MixedPrecisionPolicy(param_dtype=torch.bfloat16, output_dtype=torch.float32)),
+    "layers in float32": (MixedPrecisionPolicy(param_dtype=torch.float32, output_dtype=torch.bfloat16), BF16),
+    "inputs as they are": (BF16, MixedPrecisionPolicy(param_dtype=torch.bfloat16, cast_forward_inputs=False)),
+}
+
+
+class ByHand(nn.Module):
+    """The whole network under policies, by hand: the parameters cast, and hooks for what modules take and give."""
+
+    def __init__(self, network, layers, root):
+        super().__init__()
+        self.network = network.bfloat16()
+        for policy, modules in ((layers, (network.enter, network.leave)), (root, (network,))):
+            for module in modules:
+                if module is not network:
+                    module.to(policy.param_dtype)
+                if policy.cast_forward_inputs:
+                    module.register_forward_pre_hook(
+                        lambda _, args, dtype=policy.param_dtype: tuple(one.to(dtype) for one in args)
+                    )
+                if policy.output_dtype is not None:
+                    module.register_forward_hook(lambda _, args, out, dtype=policy.output_dtype: out.to(dtype))
+
+    def forward(self, x):
+        return self.network(x)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_query_under_a_policy_is_that_of_the_whole_model_cast_by_hand(name, monkeypatch):
+    """At each point of the sharded run one process asks the same query of the parameters, cast by hand."""
+    layers, root = POLICIES[name]
+    monkeypatch.setitem(globals(), "X", X.float())
+    monkeypatch.setitem(globals(), "Y", Y.float())
+
+    def work(rank, group):
+        oracle = make_oracle(shard(make_model().float(), 2, dict(mp_policy=root), mp_policy=layers), rank, group)
+        by_hand = ByHand(make_model().float(), layers, root)
+        alone = make_oracle(by_hand)
+        optimizer = torch.optim.Adam(oracle.source.model.parameters(), lr=0.05)
+        found = []
+        while oracle.remaining_queries:
+            now = whole(oracle.source.model)
+            point = {n: now[n.removeprefix("network.")].to(p.dtype) for n, p in trainable(by_hand).items()}
+            expected = alone.query(point).gradient
+            for one, gradient in oracle.backward().gradient.items():
+                assert gradient.dtype == torch.float32  # as the shards are
+                found.append((full(gradient), expected[f"network.{one}"]))
+            optimizer.step()
+        return found
+
+    for found in results(run_processes(2, work)):
+        assert len(found) == QUERIES * 7
+        for got, expected in found:
+            torch.testing.assert_close(got, expected, rtol=2e-5, atol=2e-5)
+
+
+def test_the_forward_pass_of_a_policy_is_fsdps_own():
+    """Without noise and clipping a full batch gives the gradient that FSDP2 itself computes."""
+
+    def work(rank, group):
+        model = shard(make_model().float(), 2, dict(mp_policy=POLICIES["output"][1]), mp_policy=BF16)
+        rows = X[: 2 * (ROWS // 2)].float(), Y.float()
+        oracle = make_oracle(
+            model, rank, group, sampler=tacita.FullBatchSampler(num_records=ROWS), planned_queries=1,
+            clipper=tacita.FlatClipper(max_grad_norm=1e6), mechanism=tacita.GaussianMechanism(noise_multiplier=0.0),
+        )  # fmt: skip
+        found = {name: full(one) for name, one in oracle.backward().gradient.items()}
+        loss_fn(model, [one[rank::2] for one in rows]).sum().backward()
+        return [(found[name], 2 * full(p.grad) / ROWS) for name, p in model.named_parameters() if p.requires_grad]
+
+    for pairs in results(run_processes(2, work)):
+        for got, expected in pairs:
+            torch.testing.assert_close(got, expected, rtol=0.05, atol=0.05 * expected.abs().max().item())
+
+
+def test_two_ranks_under_a_policy_release_what_one_does():
+    def work(rank, group):
+        oracle = make_oracle(shard(make_model().float(), group.size(), mp_policy=BF16), rank, group)
+        return flat(oracle.backward().gradient)
+
+    (alone,) = results(run_processes(1, work))
+    for found in results(run_processes(2, work)):
+        torch.testing.assert_close(found, alone, rtol=2e-5, atol=2e-5)
+
+
+def test_ranks_with_different_policies_are_refused():
     def build(rank, group):
-        model = shard(make_model(), 2, mp_policy=MixedPrecisionPolicy(param_dtype=torch.float32))
+        policy = BF16 if rank else MixedPrecisionPolicy()
+        make_oracle(shard(make_model().float(), 2, mp_policy=policy), rank, group)
+
+    assert all(isinstance(one, RankError) for one in run_processes(2, build))
+
+
+def test_a_parameter_travels_in_the_dtype_of_its_policy(monkeypatch):
+    def work(rank, group):
+        sent = []
+        gathered = DTensor.full_tensor
+        monkeypatch.setattr(DTensor, "full_tensor", lambda self: sent.append(self.dtype) or gathered(self))
+        oracle = make_oracle(shard(make_model().float(), 2, mp_policy=BF16), rank, group)
+        oracle.backward()
+        return {*sent}
+
+    assert results(run_processes(2, work)) == [{torch.bfloat16}] * 2
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_a_policy_whose_sums_would_have_another_precision_is_refused(kind):
+    def build(rank, group):
+        other = {torch.float32: torch.float64, torch.float64: torch.bfloat16}[kind]
+        model = shard(make_model().to(kind), 2, mp_policy=MixedPrecisionPolicy(param_dtype=other))
         make_oracle(model, rank, group)
 
-    refusal(2, build, UnsupportedModuleError, "MixedPrecisionPolicy")
+    refusal(2, build, UnsupportedModuleError, "param_dtype of its MixedPrecisionPolicy")
 
 
 @pytest.mark.parametrize("way", ["loss", "attribute", "global of a method"])
@@ -544,17 +656,6 @@ def test_a_stationary_test_refuses_shards():
         )  # fmt: skip
 
     refusal(1, build, UnsupportedModuleError, "StationaryTest does not take a model that fully_shard has sharded")
-
-
-def test_fit_refuses_shards():
-    def build(rank, group):
-        tacita.fit(
-            shard(make_model(), 2), loss_fn, (X, Y), target_epsilon=3.0, target_delta=1e-4, epochs=1,
-            max_grad_norm=1.0, optimizer=lambda params: torch.optim.SGD(params, lr=0.1), privacy_unit="one row",
-            num_records=ROWS, expected_batch_size=10, process_group=group,
-        )  # fmt: skip
-
-    refusal(2, build, UnsupportedModuleError, "fit does not take a model that fully_shard has sharded")
 
 
 def test_a_shard_is_the_ranks_own_and_its_memory_too():

@@ -9,11 +9,13 @@ taken anew for each use, because they would hold its memory. The list is the sam
 which the ranks gather.
 """
 
+import hashlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from operator import getitem
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
@@ -33,8 +35,8 @@ class GatheringProgram(Program):
 
     Args:
         traces, written: As of :class:`~tacita.gradients.program.run.Program`.
-        gather: Returns a parameter whole; every rank calls it, in the same order.
-        sharded: The positions among the inputs of those that are shards.
+        gather: Returns a parameter whole, in a dtype; every rank calls it, in the same order.
+        sharded: The positions among the inputs of those that are shards, and the dtypes of these.
 
     Raises:
         UnsupportedModuleError: A layer is served by a rule of the user's.
@@ -45,8 +47,8 @@ class GatheringProgram(Program):
         traces: Sequence[TracedPass],
         written: Collection[str],
         *,
-        gather: Callable[[Any], Tensor],
-        sharded: Collection[int],
+        gather: Callable[[Any, torch.dtype], Tensor],
+        sharded: Mapping[int, torch.dtype],
     ) -> None:
         super().__init__(traces, written)
         if foreign := sorted({call.function for call in self.calls if not is_ours(call.rule)}):
@@ -64,6 +66,11 @@ class GatheringProgram(Program):
         self.of_copies = {name: self._whole.get(slot, slot) for name, slot in self.of_copies.items()}
         for one in self._pullbacks:
             one.steps[:] = [self._reading_whole(step) for step in one.steps]
+        read = [self._kinds[slot][1] for slot in sharded]
+        if read != [*sharded.values()]:
+            self.digest = hashlib.sha256(f"{self.digest} {read}".encode()).hexdigest()
+        for slot, dtype in sharded.items():
+            self._kinds[slot] = self._kinds[slot][0], dtype
 
     def _found_views(self) -> set[int]:
         """Note which steps give views of parameters; return the parameters that stay whole once they are gathered.
@@ -118,7 +125,7 @@ class GatheringProgram(Program):
         return [one._replace(forgotten=(), ready=()) for one in self._views[slot][1]] if slot in self._views else []
 
     def _gathering(self, slot: int) -> Step:
-        return Step(self._gather, [Slot(slot)], False, {}, self._whole[slot], (), ())
+        return Step(self._gather, [Slot(slot), self._kinds[slot][1]], False, {}, self._whole[slot], (), ())
 
     def _reading_whole(self, step: Step) -> Step:
         def moved(given: Any) -> Any:

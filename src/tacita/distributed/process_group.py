@@ -228,8 +228,9 @@ class Ranks(Processes):
         with self._or_lost():
             for bucket in _buckets(tensors):
                 flat = torch.cat([tensor.detach().reshape(-1) for tensor in bucket])  # a copy: sums may share memory
-                collective(flat, group=self.group, **options)
-                parts = flat.split([tensor.numel() for tensor in bucket])
+                sent = flat.to(self._device) if flat.device.type == "cpu" else flat  # NCCL takes none of the CPU
+                collective(sent, group=self.group, **options)
+                parts = sent.to(flat.device).split([tensor.numel() for tensor in bucket])
                 found += [part.view(tensor.shape) for part, tensor in zip(parts, bucket, strict=True)]
         return found
 

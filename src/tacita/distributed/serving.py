@@ -112,17 +112,18 @@ class ShardingRanks(ServingRanks):
     def build(self, model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like: Any) -> Program:
         """Make the program of a model, which gathers shards where it reads them."""
         inputs = [*params.values(), *fixed_tensors(ModuleTree(model), params).values()]
-        sharded = [k for k, one in enumerate(inputs) if is_dtensor(one)]
+        sharded = {k: one.dtype for k, one in enumerate(inputs) if is_dtensor(one)}
         with plain(model):
             own = ModuleTree(model).by_name
             point = {name: own[name] if is_dtensor(p) else p for name, p in params.items()}
             return build(model, loss_fn, point, like, partial(GatheringProgram, gather=self.gathered, sharded=sharded))
 
-    def gathered(self, parameter: Any) -> Tensor:
-        """Return a parameter whole; all ranks are at the same one."""
+    def gathered(self, parameter: Any, dtype: torch.dtype | None = None) -> Tensor:
+        """Return a parameter whole, cast to ``dtype`` before it is sent; all ranks are at the same one."""
         if not is_dtensor(parameter):
             return parameter
-        return self.at_once("shards", repr(parameter.shape).encode(), parameter.full_tensor)
+        read = parameter.to(dtype or parameter.dtype)
+        return self.at_once("shards", repr((read.shape, read.dtype)).encode(), read.full_tensor)
 
     def idle_chunks(self, rows: int, chunk_rows: int | None) -> int:
         of_leader, own = (len(range(rank, rows, self.size)) for rank in (0, self.rank))

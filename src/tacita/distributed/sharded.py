@@ -6,10 +6,12 @@ A query plays a written program, which calls no module: FSDP's hooks, which gath
 are not clipped, do not run. A parameter is gathered where the program reads it, and let go of afterwards
 (``gather_at_use.py``). Its sum is reduced and scattered as soon as it is there, and of the release each rank has its
 own shard. The modules' code runs while the program is written, on stand-ins without memory.
+
+A ``MixedPrecisionPolicy`` is part of what is written: parameters of ``param_dtype``, and casts of what modules take and
+give. Sums, norms, noise and release keep the precision that they have for the shards' own dtype.
 """
 
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -17,11 +19,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from tacita.distributed.process_group import Ranks
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.functional import IN_TURN, ModuleTree, with_tensors
 from tacita.gradients.processes import fsdp_modules, is_dtensor
+from tacita.gradients.weighted_sums import wide
 
 FSDP = "torch.distributed.fsdp"  # where everything is defined that FSDP attaches to a module
 _FOREIGN = ("torch.distributed.tensor", "torch.distributed._composable.replicate")  # hooks of other parallelism
@@ -64,25 +68,60 @@ def first_of_shard(tensor: Any) -> int | None:
 
 @contextmanager
 def plain(model: nn.Module) -> Iterator[None]:
-    """Give the modules stand-ins for shards, and none of FSDP's hooks, while the code inside runs.
+    """Give the modules stand-ins for shards, and of FSDP's hooks the casts alone, while the code inside runs.
 
     A stand-in is a plain tensor of the full shape that has no memory, so that nobody can read values.
     """
     with IN_TURN:
         tree = ModuleTree(model)
-        stand_ins = {name: _stand_in(p) for name, p in tree.by_name.items() if is_dtensor(p)}
-        held = [getattr(module, key) for module in model.modules() for key in _HOOKS]
-        before = [hooks.copy() for hooks in held]
+        read_as = dtypes_read(model)
+        stand_ins = {name: _stand_in(p, read_as.get(id(p), p.dtype)) for name, p in tree.by_name.items() if is_dtensor(p)}
+        held = [(getattr(module, key), cast) for module in model.modules() for key, cast in _casts_of(module).items()]
+        before = [hooks.copy() for hooks, _ in held]
         try:
-            for hooks in held:
+            for hooks, cast in held:
                 for key in [key for key, hook in hooks.items() if _home(hook).startswith(FSDP)]:
-                    del hooks[key]
+                    if cast is None:
+                        del hooks[key]
+                    else:
+                        hooks[key] = cast
             with with_tensors(tree, stand_ins):
                 yield
         finally:
-            for hooks, all_hooks in zip(held, before, strict=True):
+            for (hooks, _), all_hooks in zip(held, before, strict=True):
                 hooks.clear()
                 hooks.update(all_hooks)
+
+
+def dtypes_read(model: nn.Module) -> dict[int, torch.dtype]:
+    """Return the dtype in which modules read each shard, by its ``id``: as the innermost module's policy has it."""
+    found: dict[int, torch.dtype] = {}
+    for module in fsdp_modules(model):  # outer ones first
+        wanted = _policy_of(module).param_dtype
+        found |= {id(p): wanted if wanted and p.is_floating_point() else p.dtype for p in module.parameters()}
+    return found
+
+
+def _policy_of(module: Any) -> Any:
+    """Return the ``MixedPrecisionPolicy`` of a module for which ``fully_shard`` was called."""
+    return module._get_fsdp_state()._mp_policy
+
+
+def _casts_of(module: nn.Module) -> dict[str, Callable[..., Any] | None]:
+    """Return, for each kind of hook, what does what FSDP's hooks of that kind do to values: a cast, or nothing."""
+    takes = gives = None
+    if fsdp_modules(module)[:1] == [module]:
+        policy = _policy_of(module)
+        takes = policy.param_dtype if policy.cast_forward_inputs else None
+        gives = policy.output_dtype
+
+    def cast(given: Any, dtype: torch.dtype) -> Any:
+        return tree_map(lambda one: one.to(dtype) if isinstance(one, Tensor) and one.is_floating_point() else one, given)
+
+    return {
+        "_forward_pre_hooks": takes and (lambda _, args, kwargs: cast((args, kwargs), takes)),
+        "_forward_hooks": gives and (lambda _, args, output: cast(output, gives)),
+    }
 
 
 def shard_names(model: nn.Module) -> frozenset[str]:
@@ -112,14 +151,19 @@ def check_shards(model: nn.Module, ranks: Ranks) -> None:
     for name, module in model.named_modules():
         _check_module(name or type(module).__name__, module)
     own = sorted(dist.get_process_group_ranks(ranks.group))
-    managed = {id(p) for module in fsdp_modules(model) for p in module.parameters() if is_dtensor(p)}
+    read_as = dtypes_read(model)
     for name, p in model.named_parameters():
         if is_dtensor(p):
-            _check_parameter(name, p, own, managed=id(p) in managed)
+            _check_parameter(name, p, own, managed=id(p) in read_as)
+            if wide(read_as[id(p)]) != wide(p.dtype):
+                raise UnsupportedModuleError(
+                    f"{name!r} is {p.dtype} and the param_dtype of its MixedPrecisionPolicy {read_as[id(p)]}: use "
+                    "torch.bfloat16, float16 or float32 for parameters of float32, whose sums are float32."
+                )
 
 
-def _stand_in(parameter: Tensor) -> Tensor:
-    empty = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
+def _stand_in(parameter: Tensor, dtype: torch.dtype) -> Tensor:
+    empty = torch.empty(parameter.shape, dtype=dtype, device=parameter.device)
     empty.untyped_storage().resize_(0)
     return nn.Parameter(empty, requires_grad=parameter.requires_grad)
 
@@ -132,12 +176,6 @@ def _check_module(name: str, module: nn.Module) -> None:
                     f"{name!r} has hooks of another kind of parallelism ({_home(hook)}), which is not supported: use "
                     "fully_shard alone."
                 )
-    policy = getattr(module._get_fsdp_state(), "_mp_policy", None) if isinstance(module, _fsdp()) else None  # type: ignore[operator]
-    if getattr(policy, "param_dtype", None) or getattr(policy, "output_dtype", None):
-        raise UnsupportedModuleError(
-            f"{name!r} is sharded with a MixedPrecisionPolicy of another param_dtype or output_dtype, which a private "
-            "query would ignore: leave mp_policy out, and cast the model, or write torch.autocast into the loss."
-        )
 
 
 def _check_parameter(name: str, parameter: Any, group: list[int], *, managed: bool) -> None:
@@ -166,11 +204,6 @@ def _check_parameter(name: str, parameter: Any, group: list[int], *, managed: bo
             f"{name!r} is on {parameter.device.type} and its mesh on {mesh.device_type} (CPUOffloadPolicy), which is"
             " not supported: leave offload_policy out."
         )
-
-
-def _fsdp() -> Any:
-    """Return the class of modules that FSDP has sharded; no class if it was never imported."""
-    return getattr(sys.modules.get(FSDP), "FSDPModule", ())
 
 
 def _home(hook: Any) -> str:

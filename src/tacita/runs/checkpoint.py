@@ -2,13 +2,15 @@
 
 A checkpoint is private: it lies beside the key, and an oracle's state may hold raw gradients. Never share it; share the
 model that a finished run writes.
+
+It is whole, whatever ranks had shards of the model: they gather one shard after the other, and rank 0 keeps the result.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,12 @@ import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map, tree_map_with_path
 
 from tacita._files import replace_durably
 from tacita._tree import with_tensors, without_tensors
-from tacita.errors import ResumeError
+from tacita.errors import ResumeError, UnsupportedModuleError
+from tacita.gradients.processes import Processes, is_dtensor, is_sharded
 from tacita.methods import ExponentialAverage, RandomIterate, SuffixAverage
 from tacita.oracles import GradientOracle, trainable
 
@@ -59,13 +63,30 @@ class TrainingState:
     def __post_init__(self) -> None:
         self.optimizer_settings = described(self.optimizer) + _schedule(self.scheduler)
 
+    @property
+    def ranks(self) -> Processes:
+        """The processes of the run."""
+        return self.oracle.source.ranks
+
+    @property
+    def sharded(self) -> bool:
+        """Whether this process has shards of the model."""
+        return is_sharded(self.model)
+
     def to_tree(self) -> dict[str, Any]:
-        """Return the state as nested dicts and lists of tensors, numbers and strings."""
-        return {
+        """Return the state as nested dicts and lists of tensors, numbers and strings.
+
+        Of a sharded model every rank calls this, and rank 0 alone has the whole tensors.
+
+        Raises:
+            UnsupportedModuleError: The optimizer keeps shards of another shape than their parameter's.
+        """
+        self._check_shards_of_optimizer()
+        tree = {
             "model": self._tensors(),
             "frozen": self.frozen,
             "optimizer": self.optimizer.state_dict(),
-            "oracle": self.oracle.state_dict(),
+            "oracle": self.oracle.state_dict() if self.ranks.leads else None,
             "average": None if self.average is None else self.average.state_dict(),
             "average_kind": type(self.average).__name__,
             "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
@@ -74,9 +95,17 @@ class TrainingState:
             "public_losses": self.public_losses,
             "stopped": self.stopped,
         }
+        return self.gathered(tree)
+
+    def gathered(self, tree: Any) -> Any:
+        """Return a tree with its shards made whole, one after the other, for which every rank calls this.
+
+        A whole tensor is on the CPU of rank 0; elsewhere ``None`` stands for it.
+        """
+        return tree_map(partial(whole, self.ranks), tree) if self.sharded else tree
 
     def from_tree(self, tree: Mapping[str, Any]) -> None:
-        """Restore what :meth:`to_tree` returned.
+        """Restore what :meth:`to_tree` returned; of a sharded model, this rank's shards of it.
 
         If the optimizer, its settings or its schedule differ from the checkpoint's, it starts anew from the
         checkpoint's parameters, and so does the scheduler. Its iterates differ, so that no query is redone: every
@@ -88,6 +117,7 @@ class TrainingState:
                 another average of its iterates; or numbers would be left behind, and the event does not compose query
                 by query.
         """
+        tree = tree_map_with_path(self.shard_of, tree) if self.sharded else tree
         own = self._tensors_like(tree["model"])
         if tree.get("frozen", "") != self.frozen:
             raise ResumeError(
@@ -112,17 +142,59 @@ class TrainingState:
         self._restore_optimizer(tree)
 
     def take_over(self, tree: Mapping[str, Any]) -> None:
-        """Take over ``model``, ``optimizer`` and ``scheduler`` of rank 0's :meth:`to_tree`."""
+        """Take over what rank 0 has restored: the model, and unless they start anew, optimizer, scheduler, average.
+
+        Args:
+            tree: These parts of rank 0's :meth:`to_tree`; of tensors that are sharded here, the shards.
+        """
         with torch.no_grad():
             for name, value in self._tensors_like(tree["model"]).items():
                 value.copy_(tree["model"][name])
-        self._restore_optimizer(tree)
+        if self.average is not None:
+            self.average.load_state_dict(tree["average"])
+        if "optimizer" in tree:
+            self._restore_optimizer(tree)
 
     @cached_property
     def frozen(self) -> str:
-        """SHA-256 of the parameters that the model does not train, read once; empty without any."""
-        kept = {name: value.detach().cpu() for name, value in self.model.named_parameters() if not value.requires_grad}
-        return _digest(NO_WORDS, kept) if kept else ""
+        """SHA-256 of the parameters that the model does not train, read once, by all ranks at once; empty without."""
+        kept = {name: value.detach() for name, value in self.model.named_parameters() if not value.requires_grad}
+        found = ((name, whole(self.ranks, kept[name]) if self.sharded else kept[name]) for name in sorted(kept))
+        return _digest(NO_WORDS, ((name, value.cpu()) for name, value in found if value is not None)) if kept else ""
+
+    def shard_of(self, path: Sequence[Any], value: Any) -> Any:
+        """Return this rank's shard of a whole tensor that stands at ``path`` of a tree, as its parameter is sharded.
+
+        Anything else is returned as it is: a count, or a tensor that belongs to no parameter or has another shape.
+        """
+        match [getattr(one, "key", None) for one in path]:
+            case ["model", name] | ["average", "mean", name]:
+                own = self._named.get(name)
+            case ["optimizer", "state", number, _]:
+                own = self._numbered[int(number)]
+            case _:
+                own = None
+        if not (isinstance(value, Tensor) and is_dtensor(own) and own.shape == value.shape):
+            return value
+        return self.ranks.shard(value.to(own.device), own)
+
+    @cached_property
+    def _named(self) -> dict[Any, Tensor]:
+        return dict(self.model.named_parameters())
+
+    @cached_property
+    def _numbered(self) -> list[Tensor]:
+        """The parameters as the optimizer numbers them."""
+        return [p for group in self.optimizer.param_groups for p in group["params"]]
+
+    def _check_shards_of_optimizer(self) -> None:
+        for p, state in self.optimizer.state.items():
+            for name, value in state.items():
+                if is_dtensor(value) and value.shape != p.shape:
+                    raise UnsupportedModuleError(
+                        f"the optimizer keeps {name!r} in shards of another shape than its parameter's, which a "
+                        "checkpoint does not restore: train without folder, or with another optimizer."
+                    )
 
     def _tensors(self) -> dict[str, Tensor]:
         return {**trainable(self.model), **dict(self.model.named_buffers())}
@@ -180,7 +252,7 @@ def save(path: Path, tree: Mapping[str, Any], head: Mapping[str, Any]) -> None:
     """Write ``tree`` and ``head`` (binding, anchor of the ledger, ...) to ``path`` atomically, with mode 0600."""
     tensors: dict[str, Tensor] = {}
     words = {"format": FORMAT, "layout": json.dumps(without_tensors(tree, tensors)), "head": json.dumps(dict(head))}
-    metadata = {**words, "sha256": _digest(words, tensors)}
+    metadata = {**words, "sha256": _digest(words, sorted(tensors.items()))}
     replace_durably(path, safetensors.torch.save(tensors, metadata), mode=0o600)
 
 
@@ -196,18 +268,33 @@ def load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
             # Tensors are copied, because Windows does not let the next checkpoint replace a file that is mapped.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a dict
         words = {name: metadata[name] for name in ("format", "layout", "head")}
-        if words["format"] != FORMAT or metadata["sha256"] != _digest(words, tensors):
+        if words["format"] != FORMAT or metadata["sha256"] != _digest(words, sorted(tensors.items())):
             raise ValueError("another format, or damaged")
         return with_tensors(json.loads(metadata["layout"]), tensors), json.loads(metadata["head"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError) as error:
         raise ResumeError(f"{path.name} cannot be read as a checkpoint of this version.") from error
 
 
-def _digest(words: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
-    """Return the SHA-256 of everything in a checkpoint. It shows damage, and is no defence against an adversary."""
+def whole(ranks: Any, leaf: Any) -> Any:
+    """Return what a shard is a shard of, on the CPU of rank 0; ``None`` elsewhere. Else return ``leaf``.
+
+    Every rank calls this for the same shard.
+    """
+    if not is_dtensor(leaf):
+        return leaf
+    found = ranks.gathered(leaf.detach())
+    return found.cpu() if ranks.leads else None
+
+
+def _digest(words: Mapping[str, str], tensors: Iterable[tuple[str, Tensor]]) -> str:
+    """Return the SHA-256 of everything in a checkpoint. It shows damage, and is no defence against an adversary.
+
+    Args:
+        words: The texts.
+        tensors: The tensors, in the order of their names.
+    """
     digest = hashlib.sha256(json.dumps([words["format"], words["layout"], words["head"]]).encode())
-    for name in sorted(tensors):
-        value = tensors[name]
+    for name, value in tensors:
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
         digest.update(value.contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

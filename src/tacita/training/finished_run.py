@@ -104,7 +104,10 @@ def _pieces(path: Path) -> Iterator[bytes]:
 def finished_run(
     run: RunLifecycle, state: TrainingState, written: Published, *, public: bool, delta: float, said: Mapping[str, Any]
 ) -> Run:
-    """Seal the trained run, and return it with its statement, which repeats what is ``said``."""
+    """Seal the trained run, and return it with its statement, which repeats what is ``said``.
+
+    Of a sharded model the other ranks gather what is published, too.
+    """
     ledger, model = state.oracle.ledger, state.model
     caveats = ["A loss was shown on data that the caller declares to be public."] if public else []
     caveats += state.changes_in_words()
@@ -122,14 +125,19 @@ def finished_run(
         return done
     done = replace(done, folder=run.folder.path)
     files = written.exported(done, run.folder)
-    words = publish(ledger, make_statement, weights=written.weights(model), files=files)
+    weights = state.gathered(written.weights(model))
+    words = publish(ledger, make_statement, weights=weights, files=files)
     return replace(done, statement=words)
 
 
 def restored_run(
     run: RunLifecycle, state: TrainingState, written: Published, *, delta: float, said: Mapping[str, Any]
-) -> Run:
-    """Load the model of a run that was sealed before, and return it with the statement that it was sealed with."""
+) -> tuple[Run, dict[str, Tensor]]:
+    """Load the model of a run that was sealed before.
+
+    Returns:
+        The run, with the statement that it was sealed with; and the tensors that were read, which are whole.
+    """
     assert run.folder is not None
     ledger, sealed = state.oracle.ledger, run.sealed_run()
     if (expected := written.weights(state.model)) is None:
@@ -140,7 +148,10 @@ def restored_run(
         weights = safetensors.torch.load(sealed.read(MODEL))
         if weights.keys() != expected.keys():
             raise LookupError
-        state.model.load_state_dict(weights, strict=False)
+        if any(weights[name].shape != own.shape for name, own in expected.items()):
+            raise ValueError
+        if not state.sharded:  # else all ranks do it together
+            state.model.load_state_dict(weights, strict=False)
         stated, caveats = sealed.stated, sealed.stated["caveats"][standing:]
         kept = {name: stated[name] for name in RESTORED if name in stated}
         losses = tuple((int(made), float(loss)) for made, loss in kept.get(PUBLIC_LOSSES, ()))
@@ -149,4 +160,4 @@ def restored_run(
     except (RuntimeError, LookupError, TypeError, ValueError, safetensors.SafetensorError):
         raise ResumeError(f"{MODEL} is not of the model that was trained here.") from None
     words = statement(ledger, delta, chosen_by_tacita=said["chosen_by_tacita"], caveats=caveats, **kept)
-    return Run(state.model, ledger, words, run.folder.path, losses)
+    return Run(state.model, ledger, words, run.folder.path, losses), weights

@@ -21,14 +21,16 @@ from tacita.accounting import NeighboringRelation
 from tacita.clipping.clipper import Clipper
 from tacita.correlated import Noise
 from tacita.error_feedback import ErrorFeedbackOracle, Feedback, as_feedback
+from tacita.errors import UnsupportedModuleError
 from tacita.gradients import SeveralViews, mean_over_views
 from tacita.gradients.functional import LossFn
-from tacita.gradients.processes import Processes, processes_of, refuse_sharded
+from tacita.gradients.processes import Processes, is_sharded, processes_of
 from tacita.hardened import form_of
 from tacita.ledger import Ledger, Session, Share
 from tacita.ledger.run_sections import check_about
 from tacita.ledger.session import BLOCK
 from tacita.mechanisms import CalibratedGaussian
+from tacita.methods import RandomIterate
 from tacita.oracles import ClippedGradientOracle, GradientOracle
 from tacita.oracles.records import Records, as_records
 from tacita.random import Randomness
@@ -189,7 +191,8 @@ def fit(
         process_group: Processes that share the work, as in :class:`~tacita.ClippedGradientOracle`. Each rank makes the
             same call. ``folder``, ``public_data``, ``callbacks`` and ``progress`` are rank 0's, and so are the run's
             ledger and statement. All ranks begin with rank 0's weights and end with the same model. Another number of
-            ranks may continue a run.
+            ranks may continue a run. The model may be sharded by ``fully_shard``: checkpoints and the published model
+            are whole, and public_data, callbacks, export and average="random" are refused.
         reservation: As in :class:`~tacita.GradientOracle`.
         randomness: Only tests hand it in.
 
@@ -198,6 +201,8 @@ def fit(
         TypeError: A name is not one of these; the message names those that are near.
         ResumeError: ``folder`` holds a run with other privacy settings, data or frozen parameters, or a finished one.
         LedgerError: ``folder`` holds a run of another model, loss or number of views, whose program is another.
+        UnsupportedModuleError: Per-sample gradients of the model are not defined, or a setting is not served for a
+            sharded one.
 
     Example:
         >>> import torch
@@ -242,7 +247,6 @@ def fit(
     sampler = chosen_sampler(num_records, data["dataset"], relation, expected_batch_size, target_delta, chosen=chosen)
     target: dict[str, Any] = {"relation": relation, "epsilon": target_epsilon, "delta": target_delta}
     strategy = chosen_strategy(noise, sampler, epochs, hardened, **target, chosen=chosen)
-    refuse_sharded(model, "fit")
     ranks = processes_of(process_group, model)
     mechanism = partial(CalibratedGaussian, target_epsilon=target_epsilon, target_delta=target_delta)
     reading: dict[str, Any] = {"num_workers": num_workers, "method": method, "reservation": reservation, "share": share}
@@ -259,9 +263,12 @@ def fit(
     )
     state_of = partial(_state, model, optimizer, scheduler, chosen=chosen)
     with ranks.fail_together():
+        if is_sharded(model):
+            _check_shards(average, public_data, watching.callbacks, export)
         same_weights(ranks, model)
         if not ranks.leads:
-            return _followed(state_of(oracle_of(ledger=None, **reading), "last"), ranks)
+            own_average = average if is_sharded(model) else "last"
+            return _followed(state_of(oracle_of(ledger=None, **reading), own_average), ranks, written)
         run = RunLifecycle.start(None if folder is None else RunFolder(folder), randomness)
         with _paying(run, ledger, relation, chosen.filled("privacy_unit", unit, default_unit)) as (paying, begun):
             own: dict[str, Any] = {"ledger": paying, "randomness": run.randomness, **reading}
@@ -302,6 +309,24 @@ def _check_variants(
         raise ValueError("feedback must go without hardened: the error of clipping is not on a grid. Leave out one.")
     if early_stop is not None and average == "random":
         raise ValueError("early_stop must go without average='random': the iterate that was drawn may never come.")
+
+
+def _check_shards(
+    average: Any, public_data: Any = None, callbacks: Sequence[Callback] = (), export: Export | None = None
+) -> None:
+    """Refuse what rank 0 would run alone, where every rank has shards of the model."""
+    asked = {
+        "public_data": public_data is not None,
+        "callbacks": bool(callbacks),
+        "export": export is not None,
+        "average='random'": average == "random",
+    }
+    if refused := [name for name, given in asked.items() if given]:
+        raise UnsupportedModuleError(
+            f"{', '.join(refused)} must be left out with a model that fully_shard has sharded: rank 0 would be alone "
+            "with it, and has only shards. Look at the model between runs, or write a loop of your own "
+            "(docs/process-group.md)."
+        )
 
 
 def _views(
@@ -366,15 +391,20 @@ def _state(
 ) -> TrainingState:
     """Return what the training changes from step to step, before the first step."""
     make_optimizer, end_point = chosen_optimizer(optimizer, chosen), chosen_average(average, oracle, model, chosen)
+    if isinstance(end_point, RandomIterate) and is_sharded(model):
+        _check_shards(average="random")
     built = make_optimizer(model.parameters())
     schedule = None if scheduler is None else scheduler(built, oracle.planned_queries)
     return TrainingState(model, built, oracle, end_point, schedule)
 
 
-def _followed(state: TrainingState, ranks: Processes) -> Run:
+def _followed(state: TrainingState, ranks: Processes, written: Published) -> Run:
     """Take part in rank 0's run, and end with its model; rank 0 alone has the run's ledger and statement."""
-    if not ranks.broadcast(SEALED, None)[0]["sealed"]:
+    told, _ = ranks.broadcast(SEALED, None)
+    if not told["sealed"]:
         train(state)
+        if told["publishes"]:
+            state.gathered(written.weights(state.model))
     same_weights(ranks, state.model)
     elsewhere: Any = state.oracle.ledger
     return Run(state.model, elsewhere, elsewhere)
@@ -396,16 +426,17 @@ def _finished(
     watching.check(state)
     oracle = state.oracle
     delta = stated_delta(delta, oracle)
-    oracle.source.ranks.broadcast(SEALED, {"sealed": run.sealed})
+    state.ranks.broadcast(SEALED, {"sealed": run.sealed, "publishes": run.folder is not None})
+    read = None
     if run.sealed:
-        finished = restored_run(run, state, written, delta=delta, said=said)
+        finished, read = restored_run(run, state, written, delta=delta, said=said)
     else:
         progress = Progress(oracle.ledger, delta=delta, total=oracle.planned_queries) if bar else None
         watch = Watch(state, watching, delta=delta, bar=progress)
         _train(state, _checkpoints(run, oracle, dataset), watch, progress)
         said = {**said, **({} if bought is None else bought.fields())}
         finished = finished_run(run, state, written, public=watching.public_data is not None, delta=delta, said=said)
-    same_weights(oracle.source.ranks, state.model)
+    same_weights(state.ranks, state.model, read)
     return finished
 
 

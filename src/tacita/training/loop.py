@@ -18,7 +18,7 @@ from tacita.runs.checkpoint import TrainingState
 from tacita.runs.folder import RunFolder
 from tacita.training.callbacks import Watch
 from tacita.training.progress import Progress
-from tacita.training.several_ranks import begin, tell_watched
+from tacita.training.several_ranks import begin, save, tell_watched
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,23 +55,26 @@ class Checkpoints:
         """Whether there is a checkpoint to go on from."""
         return self.folder.checkpoint.exists()
 
-    def begin(self, state: TrainingState) -> None:
-        """Continue from the checkpoint, or write the first one.
+    def begin(self, state: TrainingState) -> tuple[Mapping[str, Any] | None, bool]:
+        """Continue from the checkpoint, if there is one.
+
+        Returns:
+            What was restored, for other ranks to take over: the model, and the optimizer, scheduler and average that go
+            on; ``None`` in a new run. And whether a checkpoint must be written before the first query.
 
         Raises:
             ResumeError: As in :meth:`restore`; or queries were made, and there is no checkpoint.
         """
         if self.started:
-            self.restore(state)
-        elif state.oracle.session.opened:  # a new checkpoint would move the key on, and make the old one useless
+            return self.restore(state)
+        if state.oracle.session.opened:  # a new checkpoint would move the key on, and make the old one useless
             raise ResumeError(
                 f"session {state.oracle.session.id!r} was opened by an earlier run, and its checkpoint is missing: "
                 f"restore {self.folder.checkpoint.name}, or choose another folder."
             )
-        else:
-            self.save(state)
+        return None, True
 
-    def restore(self, state: TrainingState) -> None:
+    def restore(self, state: TrainingState) -> tuple[Mapping[str, Any], bool]:
         """Continue from the checkpoint. :meth:`TrainingState.from_tree` says what another optimizer changes.
 
         Raises:
@@ -85,8 +88,9 @@ class Checkpoints:
             changed = state.optimizer_settings != tree["optimizer_settings"]
         except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
             raise ResumeError(f"{self.folder.checkpoint.name} does not fit this run.") from error
-        if changed:
-            self.save(state)  # else a run that is killed before its next checkpoint would leave numbers behind again
+        kept = ("model", "average") if changed else ("model", "average", "optimizer", "scheduler")
+        # A changed run that is killed before its next checkpoint would leave numbers behind again.
+        return {name: tree[name] for name in kept}, changed
 
     def _check(self, state: TrainingState, head: Mapping[str, Any]) -> None:
         if head["binding"] != self.binding:
@@ -117,7 +121,7 @@ def train(
         watch: Sees each step before it is saved.
         on_step: Called after each step with the number of steps made. It is handed nothing private.
     """
-    begin(state, checkpoints)
+    every = begin(state, checkpoints)
     state.model.train()
     while state.oracle.remaining_queries and not state.stopped:
         try:
@@ -135,8 +139,8 @@ def train(
         tell_watched(state, seen)
         releases = ()  # and for the next query
         made, last = state.oracle.gate.position, state.stopped or not state.oracle.remaining_queries
-        if checkpoints is not None and (made % checkpoints.every == 0 or last):
-            checkpoints.save(state)
+        if every and (made % every == 0 or last):
+            save(state, checkpoints)
         if progress is not None:
             progress.show(made)
         if on_step is not None:
