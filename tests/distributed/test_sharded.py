@@ -576,10 +576,23 @@ def test_two_ranks_under_a_policy_release_what_one_does():
         torch.testing.assert_close(found, alone, rtol=2e-5, atol=2e-5)
 
 
+class Words(nn.Module):
+    """What it computes is written by the same operators in each dtype."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(2, 8)
+
+    def forward(self, x):
+        return self.table((x[:, 0] > 0).long()).sum(1)
+
+
 def test_ranks_with_different_policies_are_refused():
     def build(rank, group):
-        policy = BF16 if rank else MixedPrecisionPolicy()
-        make_oracle(shard(make_model().float(), 2, mp_policy=policy), rank, group)
+        read_as = torch.bfloat16 if rank else torch.float32
+        policy = MixedPrecisionPolicy(param_dtype=read_as, cast_forward_inputs=False)
+        model = fully_shard(Words(), mesh=init_device_mesh("cpu", (2,)), mp_policy=policy)
+        make_oracle(model, rank, group, loss_fn=lambda model, batch: model(batch[0]).square())
 
     assert all(isinstance(one, RankError) for one in run_processes(2, build))
 

@@ -160,7 +160,7 @@ def test_a_number_given_back_is_reserved_again_before_it_is_drawn(tmp_path):
     session.give_back()
     session.give_back()  # nothing left to give
     ledger.close()
-    kinds = [entry["kind"] for entry in read_file(path).entries]
+    kinds = [json.loads(line)["kind"] for line in read_file(path).lines]
     assert kinds.count("give_back") == 2
     assert spent(path) == 3
 

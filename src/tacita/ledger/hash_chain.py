@@ -8,6 +8,8 @@ kind.
 import hashlib
 import json
 import re
+from binascii import hexlify
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,6 +24,8 @@ _QUERY = re.compile(  # nearly every line is a query's; one of this shape is its
     rb'{"fingerprint":"(\w*)","kind":"query","number":(0|[1-9]\d{0,17}),"prev":"(\w*)","seq":(0|[1-9]\d{0,17}),'
     rb'"session":"([\w.-]*)","v":1}'
 )
+_LINE = b'{"fingerprint":"%b","kind":"query","number":%d,"prev":"%b","seq":%d,"session":"%b","v":1}'
+_BEGIN = _LINE.index(b"%b")  # where the fingerprint begins
 _JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 Entry = dict[str, Any]
 
@@ -72,12 +76,36 @@ class Verification:
     sealed: bool = False
 
 
+class QueryRun(NamedTuple):
+    """Lines in a row, each of the next query of one session; nothing in them but the fingerprint is not foreseen.
+
+    Attributes:
+        session: The session's id.
+        first: The number of the first query.
+        fingerprints: Of each query.
+        seq: The place of the first line in the chain.
+    """
+
+    session: str
+    first: int
+    fingerprints: list[str]
+    seq: int
+
+    def each(self) -> Iterator[Entry]:
+        """Yield the lines one by one, without the hashes that were checked."""
+        for k, fingerprint in enumerate(self.fingerprints):
+            yield {
+                "fingerprint": fingerprint, "kind": "query", "number": self.first + k, "prev": "",
+                "seq": self.seq + k, "session": self.session, "v": VERSION,
+            }  # fmt: skip
+
+
 @dataclass(frozen=True)
 class LedgerLines:
     """The whole lines of a file, and the first fault of their chain. A torn last line is left out."""
 
     lines: list[bytes]
-    entries: list[Entry]
+    entries: list[Entry | QueryRun]  # an entry a line, but for queries in a row
     size: int  # bytes of the whole lines
     fault: str
     torn: bool = False  # bytes follow the whole lines
@@ -85,7 +113,7 @@ class LedgerLines:
     @property
     def sealed(self) -> bool:
         """Whether the last whole line is a seal."""
-        return bool(self.entries) and self.entries[-1].get("kind") == SEAL
+        return bool(self.entries) and kind_of(self.entries[-1]) == SEAL
 
     @property
     def head(self) -> str:
@@ -101,19 +129,60 @@ def read(data: bytes) -> LedgerLines:
             torn and does not begin as such an object.
     """
     *lines, tail = data.split(b"\n")
-    entries = [_parse(line) for line in lines]
-    if entries and entries[-1] is None and not tail:  # of full length, but not written: the machine stopped
-        tail = lines.pop()
-        entries.pop()
-    if not lines and not (tail.startswith(_OPENING[: len(tail)]) or not tail.strip(b"\0")):
-        raise LedgerError("this is not a ledger.")  # so its only line must not be cut off as a torn one
-    known: list[Entry] = []
-    for seq, entry in enumerate(entries):
+    size, entries, fault = len(data) - len(tail), list[Entry | QueryRun](), ""
+    seq, previous = 0, GENESIS
+    while seq < len(lines):
+        run = _queries(lines, seq, previous)
+        if run is not None:
+            entries.append(run[0])
+            seq, previous = seq + len(run[0].fingerprints), run[1]
+            continue
+        entry = _parse(lines[seq])
+        if entry is None and seq == len(lines) - 1 and not tail:
+            tail = lines.pop()  # of full length, but not written: the machine stopped
+            size -= len(tail) + 1
+            break
         if entry is None:
             raise LedgerError(f"line {seq + 1} of the ledger is not one that tacita wrote.")
-        known.append(entry)
-    size = sum(len(line) + 1 for line in lines)
-    return LedgerLines(lines, known, size, find_fault(lines, known), torn=len(data) > size)
+        fault = fault or _fault(entry, seq, previous)
+        entries.append(entry)
+        seq, previous = seq + 1, sha256(lines[seq])
+    if not lines and not (tail.startswith(_OPENING[: len(tail)]) or not tail.strip(b"\0")):
+        raise LedgerError("this is not a ledger.")  # so its only line must not be cut off as a torn one
+    return LedgerLines(lines, entries, size, fault, torn=len(data) > size)
+
+
+def kind_of(entry: Entry | QueryRun) -> Any:
+    """Return the kind of a line, or of several in a row."""
+    return "query" if isinstance(entry, QueryRun) else entry.get("kind")
+
+
+def _queries(lines: list[bytes], seq: int, previous: str) -> tuple[QueryRun, str] | None:
+    """Return the queries in a row that begin at the line of place ``seq``, and the hash of their last line.
+
+    A line is compared, byte for byte, with the only one that may follow, but for its fingerprint: with the next number
+    and place, and the hash of the line before. That is its parsing and the check of its chain at once.
+
+    Returns:
+        ``None`` if the line there is no query's, or does not follow from the line before.
+    """
+    line = lines[seq]
+    begun = _QUERY.fullmatch(line)
+    if begun is None or begun[3].decode() != previous or int(begun[4]) != seq:
+        return None
+    number, session, fingerprints = int(begun[2]), begun[5], [begun[1]]
+    stop, hashed = begun.end(1), hashlib.sha256
+    digest = hexlify(hashed(line).digest())
+    for k in range(1, len(lines) - seq):
+        line = lines[seq + k]
+        fingerprint = line[_BEGIN:stop]
+        # Of a fingerprint of another length or with "_" another run begins, whose first line the pattern reads.
+        if line != _LINE % (fingerprint, number + k, digest, seq + k, session) or not (fingerprint.isalnum() or stop == _BEGIN):
+            break
+        fingerprints.append(fingerprint)
+        digest = hexlify(hashed(line).digest())
+    texts = b" ".join(fingerprints).decode().split(" ")
+    return QueryRun(session.decode(), number, texts, seq), digest.decode()
 
 
 def _parse(line: bytes) -> Entry | None:
@@ -136,17 +205,14 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is no number of JSON.")  # another reader could not read such a line
 
 
-def find_fault(lines: list[bytes], entries: list[Entry]) -> str:
-    """Describe the first place where the chain breaks; return an empty string if there is none."""
-    previous = GENESIS
-    for seq, (line, entry) in enumerate(zip(lines, entries, strict=True)):
-        if type(entry.get("v")) is not int or entry["v"] != VERSION:
-            return f"line {seq + 1} is not of format version {VERSION}"
-        if type(entry.get("seq")) is not int or entry["seq"] != seq:
-            return f"line {seq + 1} carries another number: lines were removed, added or moved"
-        if entry.get("prev") != previous:
-            return f"line {seq + 1} does not follow from line {seq}: one of them was changed"
-        previous = sha256(line)
+def _fault(entry: Entry, seq: int, previous: str) -> str:
+    """Describe how the chain breaks at a line; return an empty string if it does not."""
+    if type(entry.get("v")) is not int or entry["v"] != VERSION:
+        return f"line {seq + 1} is not of format version {VERSION}"
+    if type(entry.get("seq")) is not int or entry["seq"] != seq:
+        return f"line {seq + 1} carries another number: lines were removed, added or moved"
+    if entry.get("prev") != previous:
+        return f"line {seq + 1} does not follow from line {seq}: one of them was changed"
     return ""
 
 

@@ -31,10 +31,11 @@ from tacita.ledger.hash_chain import (
     Anchor,
     Entry,
     LedgerLines,
+    QueryRun,
     Verification,
     canonical,
     check_anchor,
-    find_fault,
+    kind_of,
     read,
     sha256,
 )
@@ -249,7 +250,7 @@ def _contradiction(reading: LedgerLines, anchor: Anchor | None, name: str) -> st
         return "something was added after the seal"  # no writer does that, so it is not a torn line
     if anchor is not None:
         return check_anchor(reading.lines, anchor)
-    missing = any(entry.get("kind") in ("reserve", SEAL) for entry in reading.entries)
+    missing = any(kind_of(entry) in ("reserve", SEAL) for entry in reading.entries)
     return f"{name} is missing: nothing shows whether lines were removed at the end" if missing else ""
 
 
@@ -293,7 +294,7 @@ class Journal:
         self.path = path
         self.count, self.head = 0, GENESIS
         self.lines: list[bytes] = []  # in memory only
-        self.entries: list[Entry] = []  # the content of the file when it was opened; its reader empties this
+        self.entries: list[Entry | QueryRun] = []  # the content of the file when it was opened; its reader empties this
         self.sealed = False  # whether the last line is a seal
         self._begun: _Begun | None = None
         self._read_only = read_only
@@ -419,9 +420,9 @@ class Journal:
         self.settle()
         if self.path is None:
             anchor = anchor or self.anchor()
-            entries = [json.loads(line) for line in self.lines]
-            reason = find_fault(self.lines, entries) or check_anchor(self.lines, anchor)
-            return Verification(anchor.name, not reason, reason, bool(entries) and entries[-1]["kind"] == SEAL)
+            reading = read(b"".join(line + b"\n" for line in self.lines))
+            reason = reading.fault or check_anchor(self.lines, anchor)
+            return Verification(anchor.name, not reason, reason, reading.sealed)
         return verify_file(self.path, anchor, None if self._file is None else self._anchor("the writer"))
 
     @property

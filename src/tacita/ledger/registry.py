@@ -16,7 +16,7 @@ from tacita.accounting.events import Spend
 from tacita.accounting.events.pure import ApproximateDPEvent
 from tacita.accounting.parts import Part, check_drawing, check_part, overlap
 from tacita.errors import BudgetExceededError, LedgerError
-from tacita.ledger.hash_chain import Anchor, Entry
+from tacita.ledger.hash_chain import Anchor, Entry, QueryRun
 from tacita.ledger.journal import Journal
 from tacita.ledger.records import (
     SHARE,
@@ -87,7 +87,7 @@ class SessionRegistry:
 
     # Reading back.
 
-    def replay(self, entries: Iterable[Entry], name: str) -> Seal | None:
+    def replay(self, entries: Iterable[Entry | QueryRun], name: str) -> Seal | None:
         """Apply the records of an empty registry's ledger; return the seal, if they end with one.
 
         Args:
@@ -97,12 +97,17 @@ class SessionRegistry:
         Raises:
             LedgerError: This version would not have written one of the records, under the rules that hold at its place.
         """
-        seal = None
-        for number, entry in enumerate(entries, start=1):
-            with errors_of_record(name, number):
-                if seal is not None:
-                    raise LedgerError("it follows the seal, after which nothing may be added.")
-                seal = self._read_back(entry)
+        seal, number = None, 0
+        for entry in entries:
+            if isinstance(entry, QueryRun) and seal is None and self._queries_again(entry):
+                number += len(entry.fingerprints)
+                continue
+            for line in entry.each() if isinstance(entry, QueryRun) else (entry,):
+                number += 1
+                with errors_of_record(name, number):
+                    if seal is not None:
+                        raise LedgerError("it follows the seal, after which nothing may be added.")
+                    seal = self._read_back(line)
         for session in self.all:
             session._left_by_another_process()
         return seal
@@ -119,6 +124,11 @@ class SessionRegistry:
             case _:
                 self.sessions[record.session]._change(record, read_back=True)
         return None
+
+    def _queries_again(self, run: QueryRun) -> bool:
+        """Apply the records of queries in a row, if all of them may follow; else apply none."""
+        session = self.sessions.get(run.session)
+        return session is not None and session._take_over(run.first, run.fingerprints)
 
     def _register_again(self, record: Register) -> None:
         differences = record.terms.differences(self.terms)

@@ -5,6 +5,7 @@ record that is written now and one that is read back.
 """
 
 import threading
+from collections.abc import Sequence
 from functools import partial
 from typing import Literal, Protocol
 
@@ -291,6 +292,18 @@ class Session:
             journal.settle()
             self._check(change)
             journal.append(to_builtins(change), partial(self._apply, change), sync=not isinstance(change, Query))
+
+    def _take_over(self, first: int, fingerprints: Sequence[str]) -> bool:
+        """Apply the records of queries ``first``, ``first`` + 1, ... that were read back, if :meth:`_check` lets all.
+
+        It does where they are reserved, within the plan, and after all that have a record.
+        """
+        after = first + len(fingerprints)
+        if self._state != "open" or first <= self._last_query or after > min(self._reserved, self.planned_queries):
+            return False
+        self._lines.update(zip(range(first, after), fingerprints, strict=True))
+        self._begun, self._last_query = max(self._begun, after), after - 1
+        return True
 
     def _apply(self, change: Change) -> None:
         """Take over what a record says. Done twice, because the first time was interrupted, it changes nothing more."""
