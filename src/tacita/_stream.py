@@ -67,6 +67,11 @@ class Stream:
     def __reduce__(self) -> Any:
         raise TypeError("a Stream is secret and is neither copied nor pickled: derive it again from its Key.")
 
+    @property
+    def secret(self) -> tuple[bytes, int]:
+        """Key and version: ``Stream(*secret)`` is the same stream elsewhere, and whoever has them draws it all."""
+        return self._secret, self._version
+
     def bytes(self, count: int, offset: int = 0) -> bytes:
         """Return ``count`` bytes, from byte ``offset`` on."""
         out = np.empty(_size("count", count), np.uint8)

@@ -14,8 +14,8 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 import tacita
 from tacita.distributed import serving, sharded
 from tacita.errors import BudgetExceededError, RankError, UnsupportedModuleError
-from tests.distributed.processes import run_processes
 from tacita.oracles import trainable
+from tests.distributed.processes import run_processes
 from tests.distributed.ranks import results
 
 ROWS, QUERIES = 40, 4

@@ -63,7 +63,7 @@ class LeaderGate:
             return released
         streams = {block: self._gate.query_stream("noise", self._query, block) for block in self._sharded}
         self._gate.session.flush()  # the record is on disk before anybody can know the noise
-        secrets = {block: (stream._secret.hex(), stream._version) for block, stream in streams.items()}
+        secrets = {block: (stream.secret[0].hex(), stream.secret[1]) for block, stream in streams.items()}
         self._ranks.broadcast(OUTCOME, {"again": False, "noise": secrets})
         noise = ShardNoise(streams)
         return made_whole(self._gate.release(dtypes, noise), noise, self._ranks)
@@ -261,7 +261,7 @@ class ShardNoise:
             self._places[block] += x.numel()
             draw = stream.normals(own.shape, dtype=dtype, device=x.device, offset=offset)
             if first is not None:
-                self.drawn.append((hashed(stream._secret), begins, x.numel(), offset, own.numel()))
+                self.drawn.append((hashed(stream.secret[0]), begins, x.numel(), offset, own.numel()))
                 draw = type(x).from_local(
                     draw, x.device_mesh, x.placements, run_check=False, shape=x.shape, stride=x.stride()
                 )

@@ -75,7 +75,9 @@ def plain(model: nn.Module) -> Iterator[None]:
     with IN_TURN:
         tree = ModuleTree(model)
         read_as = dtypes_read(model)
-        stand_ins = {name: _stand_in(p, read_as.get(id(p), p.dtype)) for name, p in tree.by_name.items() if is_dtensor(p)}
+        stand_ins = {
+            name: _stand_in(p, read_as.get(id(p), p.dtype)) for name, p in tree.by_name.items() if is_dtensor(p)
+        }
         held = [(getattr(module, key), cast) for module in model.modules() for key, cast in _casts_of(module).items()]
         before = [hooks.copy() for hooks, _ in held]
         try:
@@ -116,7 +118,9 @@ def _casts_of(module: nn.Module) -> dict[str, Callable[..., Any] | None]:
         gives = policy.output_dtype
 
     def cast(given: Any, dtype: torch.dtype) -> Any:
-        return tree_map(lambda one: one.to(dtype) if isinstance(one, Tensor) and one.is_floating_point() else one, given)
+        return tree_map(
+            lambda one: one.to(dtype) if isinstance(one, Tensor) and one.is_floating_point() else one, given
+        )
 
     return {
         "_forward_pre_hooks": takes and (lambda _, args, kwargs: cast((args, kwargs), takes)),

@@ -76,28 +76,14 @@ class Verification:
     sealed: bool = False
 
 
-class QueryRun(NamedTuple):
-    """Lines in a row, each of the next query of one session; nothing in them but the fingerprint is not foreseen.
-
-    Attributes:
-        session: The session's id.
-        first: The number of the first query.
-        fingerprints: Of each query.
-        seq: The place of the first line in the chain.
-    """
-
-    session: str
-    first: int
-    fingerprints: list[str]
-    seq: int
+class QueryRun(Entry):
+    """Lines in a row, each of the next query of one session: the entry of the first, and ``fingerprints`` of all."""
 
     def each(self) -> Iterator[Entry]:
-        """Yield the lines one by one, without the hashes that were checked."""
-        for k, fingerprint in enumerate(self.fingerprints):
-            yield {
-                "fingerprint": fingerprint, "kind": "query", "number": self.first + k, "prev": "",
-                "seq": self.seq + k, "session": self.session, "v": VERSION,
-            }  # fmt: skip
+        """Yield the entries one by one, without their places in the chain, which were checked."""
+        for k, fingerprint in enumerate(self["fingerprints"]):
+            named = {"kind": "query", "session": self["session"], "number": self["number"] + k}
+            yield {**named, "fingerprint": fingerprint, **dict.fromkeys(PLACE)}
 
 
 @dataclass(frozen=True)
@@ -105,7 +91,7 @@ class LedgerLines:
     """The whole lines of a file, and the first fault of their chain. A torn last line is left out."""
 
     lines: list[bytes]
-    entries: list[Entry | QueryRun]  # an entry a line, but for queries in a row
+    entries: list[Entry]  # one a line, but for queries in a row
     size: int  # bytes of the whole lines
     fault: str
     torn: bool = False  # bytes follow the whole lines
@@ -113,7 +99,7 @@ class LedgerLines:
     @property
     def sealed(self) -> bool:
         """Whether the last whole line is a seal."""
-        return bool(self.entries) and kind_of(self.entries[-1]) == SEAL
+        return bool(self.entries) and self.entries[-1].get("kind") == SEAL
 
     @property
     def head(self) -> str:
@@ -129,13 +115,13 @@ def read(data: bytes) -> LedgerLines:
             torn and does not begin as such an object.
     """
     *lines, tail = data.split(b"\n")
-    size, entries, fault = len(data) - len(tail), list[Entry | QueryRun](), ""
+    size, entries, fault = len(data) - len(tail), list[Entry](), ""
     seq, previous = 0, GENESIS
     while seq < len(lines):
         run = _queries(lines, seq, previous)
         if run is not None:
             entries.append(run[0])
-            seq, previous = seq + len(run[0].fingerprints), run[1]
+            seq, previous = seq + len(run[0]["fingerprints"]), run[1]
             continue
         entry = _parse(lines[seq])
         if entry is None and seq == len(lines) - 1 and not tail:
@@ -150,11 +136,6 @@ def read(data: bytes) -> LedgerLines:
     if not lines and not (tail.startswith(_OPENING[: len(tail)]) or not tail.strip(b"\0")):
         raise LedgerError("this is not a ledger.")  # so its only line must not be cut off as a torn one
     return LedgerLines(lines, entries, size, fault, torn=len(data) > size)
-
-
-def kind_of(entry: Entry | QueryRun) -> Any:
-    """Return the kind of a line, or of several in a row."""
-    return "query" if isinstance(entry, QueryRun) else entry.get("kind")
 
 
 def _queries(lines: list[bytes], seq: int, previous: str) -> tuple[QueryRun, str] | None:
@@ -177,22 +158,18 @@ def _queries(lines: list[bytes], seq: int, previous: str) -> tuple[QueryRun, str
         line = lines[seq + k]
         fingerprint = line[_BEGIN:stop]
         # Of a fingerprint of another length or with "_" another run begins, whose first line the pattern reads.
-        if line != _LINE % (fingerprint, number + k, digest, seq + k, session) or not (fingerprint.isalnum() or stop == _BEGIN):
+        if line != _LINE % (fingerprint, number + k, digest, seq + k, session) or not (
+            fingerprint.isalnum() or stop == _BEGIN
+        ):
             break
         fingerprints.append(fingerprint)
         digest = hexlify(hashed(line).digest())
     texts = b" ".join(fingerprints).decode().split(" ")
-    return QueryRun(session.decode(), number, texts, seq), digest.decode()
+    return QueryRun(kind="query", session=session.decode(), number=number, fingerprints=texts), digest.decode()
 
 
 def _parse(line: bytes) -> Entry | None:
     """Return the object of a line; ``None`` if it is not one in canonical form, which refuses repeated keys, too."""
-    if query := _QUERY.fullmatch(line):
-        fingerprint, number, previous, seq, session = query.group(1, 2, 3, 4, 5)
-        return {
-            "fingerprint": fingerprint.decode(), "kind": "query", "number": int(number), "prev": previous.decode(),
-            "seq": int(seq), "session": session.decode(), "v": 1,
-        }  # fmt: skip
     try:
         entry = json.loads(line, parse_constant=_no_constant)
         whole = isinstance(entry, dict) and canonical(entry) == line

@@ -31,11 +31,9 @@ from tacita.ledger.hash_chain import (
     Anchor,
     Entry,
     LedgerLines,
-    QueryRun,
     Verification,
     canonical,
     check_anchor,
-    kind_of,
     read,
     sha256,
 )
@@ -250,7 +248,7 @@ def _contradiction(reading: LedgerLines, anchor: Anchor | None, name: str) -> st
         return "something was added after the seal"  # no writer does that, so it is not a torn line
     if anchor is not None:
         return check_anchor(reading.lines, anchor)
-    missing = any(kind_of(entry) in ("reserve", SEAL) for entry in reading.entries)
+    missing = any(entry.get("kind") in ("reserve", SEAL) for entry in reading.entries)
     return f"{name} is missing: nothing shows whether lines were removed at the end" if missing else ""
 
 
@@ -294,7 +292,7 @@ class Journal:
         self.path = path
         self.count, self.head = 0, GENESIS
         self.lines: list[bytes] = []  # in memory only
-        self.entries: list[Entry | QueryRun] = []  # the content of the file when it was opened; its reader empties this
+        self.entries: list[Entry] = []  # the content of the file when it was opened; its reader empties this
         self.sealed = False  # whether the last line is a seal
         self._begun: _Begun | None = None
         self._read_only = read_only

@@ -87,7 +87,7 @@ class SessionRegistry:
 
     # Reading back.
 
-    def replay(self, entries: Iterable[Entry | QueryRun], name: str) -> Seal | None:
+    def replay(self, entries: Iterable[Entry], name: str) -> Seal | None:
         """Apply the records of an empty registry's ledger; return the seal, if they end with one.
 
         Args:
@@ -100,7 +100,7 @@ class SessionRegistry:
         seal, number = None, 0
         for entry in entries:
             if isinstance(entry, QueryRun) and seal is None and self._queries_again(entry):
-                number += len(entry.fingerprints)
+                number += len(entry["fingerprints"])
                 continue
             for line in entry.each() if isinstance(entry, QueryRun) else (entry,):
                 number += 1
@@ -127,8 +127,8 @@ class SessionRegistry:
 
     def _queries_again(self, run: QueryRun) -> bool:
         """Apply the records of queries in a row, if all of them may follow; else apply none."""
-        session = self.sessions.get(run.session)
-        return session is not None and session._take_over(run.first, run.fingerprints)
+        session = self.sessions.get(run["session"])
+        return session is not None and session._take_over(run["number"], run["fingerprints"])
 
     def _register_again(self, record: Register) -> None:
         differences = record.terms.differences(self.terms)

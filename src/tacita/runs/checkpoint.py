@@ -167,13 +167,12 @@ class TrainingState:
 
         Anything else is returned as it is: a count, or a tensor that belongs to no parameter or has another shape.
         """
+        own: Any = None
         match [getattr(one, "key", None) for one in path]:
             case ["model", name] | ["average", "mean", name]:
                 own = self._named.get(name)
-            case ["optimizer", "state", number, _]:
-                own = self._numbered[int(number)]
-            case _:
-                own = None
+            case ["optimizer", "state", int(number), _]:
+                own = self._numbered[number]
         if not (isinstance(value, Tensor) and is_dtensor(own) and own.shape == value.shape):
             return value
         return self.ranks.shard(value.to(own.device), own)

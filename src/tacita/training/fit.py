@@ -263,17 +263,16 @@ def fit(
     )
     state_of = partial(_state, model, optimizer, scheduler, chosen=chosen)
     with ranks.fail_together():
-        if is_sharded(model):
-            _check_shards(average, public_data, watching.callbacks, export)
+        _check_shards(model, average, public_data, watching.callbacks, export)
         same_weights(ranks, model)
         if not ranks.leads:
-            own_average = average if is_sharded(model) else "last"
-            return _followed(state_of(oracle_of(ledger=None, **reading), own_average), ranks, written)
+            own = average if is_sharded(model) else "last"
+            return _followed(state_of(oracle_of(ledger=None, **reading), own), ranks, written)
         run = RunLifecycle.start(None if folder is None else RunFolder(folder), randomness)
         with _paying(run, ledger, relation, chosen.filled("privacy_unit", unit, default_unit)) as (paying, begun):
-            own: dict[str, Any] = {"ledger": paying, "randomness": run.randomness, **reading}
+            paid: dict[str, Any] = {"ledger": paying, "randomness": run.randomness, **reading}
             kept, held_out = _parts(score, run, begun, data["dataset"])
-            state = state_of(oracle_of(dataset=kept, session=begun, **own), average)
+            state = state_of(oracle_of(dataset=kept, session=begun, **paid), average)
             bought = None
             if score is not None and held_out is not None:
                 bought = HeldOutScore(
@@ -285,7 +284,7 @@ def fit(
                     session=None if begun is None else _session(paying, SCORE),
                     collate_fn=data["collate_fn"],
                     max_physical_batch_size=max_physical_batch_size or math.ceil(sampler.expected_batch_size),
-                    **own,
+                    **paid,
                 )
             said = {"chosen_by_tacita": chosen.words} | ({"about": dict(about)} if about else {})
             finished = _finished(
@@ -312,7 +311,11 @@ def _check_variants(
 
 
 def _check_shards(
-    average: Any, public_data: Any = None, callbacks: Sequence[Callback] = (), export: Export | None = None
+    model: nn.Module,
+    average: Any,
+    public_data: Any = None,
+    callbacks: Sequence[Callback] = (),
+    export: Export | None = None,
 ) -> None:
     """Refuse what rank 0 would run alone, where every rank has shards of the model."""
     asked = {
@@ -321,7 +324,7 @@ def _check_shards(
         "export": export is not None,
         "average='random'": average == "random",
     }
-    if refused := [name for name, given in asked.items() if given]:
+    if (refused := [name for name, given in asked.items() if given]) and is_sharded(model):
         raise UnsupportedModuleError(
             f"{', '.join(refused)} must be left out with a model that fully_shard has sharded: rank 0 would be alone "
             "with it, and has only shards. Look at the model between runs, or write a loop of your own "
@@ -391,8 +394,8 @@ def _state(
 ) -> TrainingState:
     """Return what the training changes from step to step, before the first step."""
     make_optimizer, end_point = chosen_optimizer(optimizer, chosen), chosen_average(average, oracle, model, chosen)
-    if isinstance(end_point, RandomIterate) and is_sharded(model):
-        _check_shards(average="random")
+    if isinstance(end_point, RandomIterate):
+        _check_shards(model, average="random")
     built = make_optimizer(model.parameters())
     schedule = None if scheduler is None else scheduler(built, oracle.planned_queries)
     return TrainingState(model, built, oracle, end_point, schedule)

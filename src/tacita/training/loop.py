@@ -86,11 +86,11 @@ class Checkpoints:
             self._check(state, head)
             state.from_tree(tree)
             changed = state.optimizer_settings != tree["optimizer_settings"]
+            kept = ("model", "average") if changed else ("model", "average", "optimizer", "scheduler")
+            restored = {name: tree[name] for name in kept}
         except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
             raise ResumeError(f"{self.folder.checkpoint.name} does not fit this run.") from error
-        kept = ("model", "average") if changed else ("model", "average", "optimizer", "scheduler")
-        # A changed run that is killed before its next checkpoint would leave numbers behind again.
-        return {name: tree[name] for name in kept}, changed
+        return restored, changed  # a changed run that is killed before its next checkpoint would skip numbers again
 
     def _check(self, state: TrainingState, head: Mapping[str, Any]) -> None:
         if head["binding"] != self.binding:

@@ -24,7 +24,10 @@ SEALED = "sealed"  # the step at which rank 0 tells whether the run was finished
 class Resumable(Protocol):
     """Where rank 0 saves the run, and after how many queries."""
 
-    every: int
+    @property
+    def every(self) -> int:
+        """Number of queries from one checkpoint to the next."""
+        ...
 
     @property
     def started(self) -> bool:
@@ -41,7 +44,7 @@ class Resumable(Protocol):
 
 
 def same_weights(ranks: Any, model: nn.Module, read: Mapping[str, Tensor] | None = None) -> None:
-    """Give the model on every rank the parameters and buffers of rank 0; of a sharded one, what the ranks have together.
+    """Give the model on every rank the parameters and buffers of rank 0; of shards, what the ranks have together.
 
     Args:
         ranks: The ranks of the run.
@@ -136,7 +139,9 @@ def _follow(state: TrainingState, ranks: Any, restored: Mapping[str, Any] | None
         BEGUN, {**told, "layout": layout, "kinds": kinds, "unsaved": unsaved} if ranks.leads else None
     )
     if not ranks.leads:
-        tensors = {name: torch.empty(shape, dtype=getattr(torch, dtype)) for name, (shape, dtype) in head["kinds"].items()}
+        tensors = {
+            name: torch.empty(shape, dtype=getattr(torch, dtype)) for name, (shape, dtype) in head["kinds"].items()
+        }
 
     def taken(path: Any, leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
