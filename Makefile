@@ -77,6 +77,7 @@ bench-gpu: $(STAMP)  ## The same on a CUDA device; writes docs/benchmarks-gpu.md
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
 	$(BIN)/python benchmarks/step_time.py --device cuda
 	$(BIN)/python benchmarks/noise.py --device cuda
+	$(BIN)/python benchmarks/shards.py --device cuda
 
 sweep: $(STAMP)  ## Step time against batch, width, length and depth; writes docs/sweep.md, .json and .svg
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'

@@ -1,5 +1,9 @@
-"""The models that are timed: each a model, one fixed batch, and the physical facts the tables print."""
+"""The models that are timed: each a model, one fixed batch, and the physical facts the tables print.
 
+Those like Llama have the size that the environment names: TACITA_LLAMA=width,layers,heads,vocabulary,tokens,more tokens.
+"""
+
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -155,6 +159,82 @@ class Transformer(nn.Module):
         return self.head(x if self.language else x[:, 0])
 
 
+class Adapted(nn.Module):
+    """A linear layer whose weight is frozen, and the adapter of LoRA beside it."""
+
+    def __init__(self, inward: int, outward: int, rank: int = 16) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(inward, outward, bias=False).requires_grad_(False)
+        self.down, self.up = nn.Linear(inward, rank, bias=False), nn.Linear(rank, outward, bias=False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.frozen(x) + self.up(self.down(x))
+
+
+class LlamaBlock(nn.Module):
+    """Attention with rotary places, then a gated layer, each after a root-mean-square norm."""
+
+    def __init__(self, width: int, heads: int, linear: Callable[[int, int], nn.Module]) -> None:
+        super().__init__()
+        self.heads, inner = heads, 8 * width // 3 // 8 * 8
+        self.norms = nn.ModuleList([nn.RMSNorm(width), nn.RMSNorm(width)])
+        self.queries, self.keys, self.values, self.outward = (linear(width, width) for _ in range(4))
+        self.gate, self.up, self.down = linear(width, inner), linear(width, inner), linear(inner, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        given = self.norms[0](x)
+        parts = [one(given).unflatten(-1, (self.heads, -1)).transpose(1, 2) for one in (self.queries, self.keys)]
+        values = self.values(given).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        found = nn.functional.scaled_dot_product_attention(*map(turned, parts), values, is_causal=True)
+        x = x + self.outward(found.transpose(1, 2).flatten(2))
+        given = self.norms[1](x)
+        return x + self.down(nn.functional.silu(self.gate(given)) * self.up(given))
+
+
+def turned(x: Tensor) -> Tensor:
+    """Rotary places: (batch, heads, tokens, size), each pair of halves turned by an angle of its token."""
+    half = x.shape[-1] // 2
+    rates = 10000.0 ** (-torch.arange(half, device=x.device) / half)
+    angles = torch.arange(x.shape[2], device=x.device)[:, None] * rates
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    first, second = x[..., :half], x[..., half:]
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
+class Llama(nn.Module):
+    """A language model like Llama; with ``lora`` all but its adapters is frozen. On a GPU in bfloat16."""
+
+    def __init__(self, *, lora: bool) -> None:
+        super().__init__()
+        width, layers, heads, vocabulary = SIZE[:4]
+        linear = Adapted if lora else lambda inward, outward: nn.Linear(inward, outward, bias=False)
+        self.tokens = nn.Embedding(vocabulary, width).requires_grad_(not lora)
+        self.blocks = nn.Sequential(*(LlamaBlock(width, heads, linear) for _ in range(layers)))
+        self.norm = nn.RMSNorm(width).requires_grad_(not lora)
+        self.head = nn.Linear(width, vocabulary, bias=False).requires_grad_(not lora)
+        if lora:
+            for block in self.blocks:
+                block.norms.requires_grad_(False)
+        if torch.get_default_device().type != "cpu":
+            self.to(torch.bfloat16)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.norm(self.blocks(self.tokens(tokens)))).float()
+
+
+SIZE = tuple(map(int, os.environ.get("TACITA_LLAMA", "2048,20,32,32000,1024,8192").split(",")))  # 1.1e9 parameters
+
+
+def llama(lora: bool, tokens: int, batch: int) -> Cell:
+    """The cell of one length."""
+    width, layers, _, vocabulary, *_ = SIZE
+    words = f"Llama-like, {layers} layers of {width}, {tokens} tokens of {vocabulary}, batch {batch}, "
+    words += "LoRA of rank 16" if lora else "all parameters"
+    words += "; bfloat16 on a GPU, and on it alone"
+    return Cell(words, lambda: Llama(lora=lora), (tokens,), vocabulary, batch, vocabulary=vocabulary, language=True)
+
+
 CELLS = {
     "a": Cell("MLP 784-256-10, batch 256", mlp, (784,), 10, 256, at_once=32),
     "b": Cell("CNN, two conv layers of 16 channels, 28x28, batch 256", cnn, (1, 28, 28), 10, 256),
@@ -181,6 +261,12 @@ CELLS = {
     ),
     "g": Cell("logistic regression, 1000 features, batch 4096", logistic, (1000,), 2, 4096),
 }
+LARGE = {  # for a GPU
+    f"llama, {'LoRA' if lora else 'full'}, {which}": llama(lora, tokens, batch)
+    for which, tokens, batch in (("short", SIZE[4], 8), ("long", SIZE[5], 1))
+    for lora in (True, False)
+}
+CELLS |= LARGE
 
 
 def losses(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:

@@ -58,7 +58,7 @@ def engine(cell: Cell, method: str = "auto") -> Step:
     model = cell.model()
     source = NetworkSource(model, losses, cell.rows(cell.batch), method=method)
     estimator = ClippedSum(FlatClipper(max_grad_norm=CLIP))
-    params = dict(model.named_parameters())
+    params = {name: p for name, p in model.named_parameters() if p.requires_grad}
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     rows = numpy.arange(cell.batch)
 
@@ -68,7 +68,8 @@ def engine(cell: Cell, method: str = "auto") -> Step:
         for block in values.values():
             for name, value in block.items():
                 noise = torch.randn(value.shape)
-                params[name].grad = torch.add(value, noise, alpha=NOISE * CLIP, out=noise).div_(cell.batch)
+                summed = torch.add(value, noise, alpha=NOISE * CLIP, out=noise).div_(cell.batch)
+                params[name].grad = summed.to(params[name].dtype)
         optimizer.step()
 
     return step
@@ -178,7 +179,7 @@ def fast_dp(cell: Cell) -> Step:
         optimizer.zero_grad()
 
     step()
-    if len(made.named_params) < len([*model.parameters()]):
+    if len(made.named_params) < sum(p.requires_grad for p in model.parameters()):
         raise NotImplementedError("fastDP leaves out parameters that are in no layer")
     return step
 

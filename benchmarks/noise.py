@@ -20,27 +20,26 @@ from tacita import _normals
 from tacita._normals import definition
 from tacita._stream import AES, Stream
 
-COUNT = 6400 * definition.GROUP  # normals a draw: 4.1 million
 ROUNDS = 15
 
 
-def ways(device: torch.device) -> dict[str, Callable[[], object]]:
+def ways(device: torch.device, count: int) -> dict[str, Callable[[], object]]:
     """Return what is measured, by name."""
-    key, count = bytes(range(32)), COUNT // definition.GROUP
+    key, groups = bytes(range(32)), count // definition.GROUP
     of_aes, now = Stream(key, AES), Stream(key)
-    values, draw = torch.zeros(2, COUNT, device=device)
+    values, draw = torch.zeros(2, count, device=device)
     found: dict[str, Callable[[], object]] = {
-        "torch.randn": partial(torch.randn, COUNT, device=device),
-        "stream, ChaCha20": partial(now.normals, COUNT, device=device),
-        "stream, AES, float32": partial(of_aes.normals, COUNT, device=device),
-        "stream, AES, float64": partial(now.normals, COUNT, device=device, dtype=torch.float64),
-        "NumPy": partial(_normals._in_memory, definition.fill, key, 0, count),
+        "torch.randn": partial(torch.randn, count, device=device),
+        "stream, ChaCha20": partial(now.normals, count, device=device),
+        "stream, AES, float32": partial(of_aes.normals, count, device=device),
+        "stream, AES, float64": partial(now.normals, count, device=device, dtype=torch.float64),
+        "NumPy": partial(_normals._in_memory, definition.fill, key, 0, groups),
         "add": partial(torch.add, values, draw, alpha=2.0, out=draw),
     }
     if (kernel := _normals._cpu_kernel()) is not None:
-        found["C++ kernel"] = partial(kernel, key, 0, count)
+        found["C++ kernel"] = partial(kernel, key, 0, groups)
     if device.type == "cuda" and (on_device := _normals._cuda_kernel(device)) is not None:
-        found["Triton kernel"] = partial(on_device, key, 0, count)
+        found["Triton kernel"] = partial(on_device, key, 0, groups)
     return found
 
 
@@ -48,9 +47,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--groups", type=int, default=6400, help=f"of {definition.GROUP} normals a draw")
     settings = parser.parse_args()
     torch.set_num_threads(settings.threads)
-    measured = ways(settings.device)
+    count = settings.groups * definition.GROUP
+    measured = ways(settings.device, count)
     clock = time.process_time if settings.threads == 1 and settings.device.type == "cpu" else time.perf_counter
     seconds: dict[str, list[float]] = {name: [] for name in measured}
     for round in range(-1, ROUNDS):
@@ -65,7 +66,7 @@ def main() -> None:
     print(f"{'':24s}{'ns, least':>10s}{'median':>10s}{'/ randn':>10s}")
     for name, found in seconds.items():
         ratio = median(one / other for one, other in zip(found, plain, strict=True))
-        print(f"{name:24s}{min(found) / COUNT * 1e9:10.2f}{median(found) / COUNT * 1e9:10.2f}{ratio:10.2f}")
+        print(f"{name:24s}{min(found) / count * 1e9:10.2f}{median(found) / count * 1e9:10.2f}{ratio:10.2f}")
 
 
 if __name__ == "__main__":

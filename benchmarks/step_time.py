@@ -3,7 +3,8 @@
     make bench                                     all cells
     python benchmarks/step_time.py --cells a --rounds 5 --print
     python benchmarks/step_time.py --python JAX=ENV/bin/python Opake=OTHER/bin/python
-    make bench-gpu                                 the same on a CUDA device; writes docs/benchmarks-gpu.md
+    make bench-gpu                                 the same on a CUDA device, with language models of 1e9 parameters
+                                                   (TACITA_LLAMA of cells.py); writes docs/benchmarks-gpu.md
 
 Every implementation lives in its own process, of its own Python where ``--python`` names one. They take turns, in a new
 order each round, so that whatever else the machine does falls on all of them; a figure is the median over rounds of
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cells import CELLS
+from cells import CELLS, LARGE
 from implementations import IMPLEMENTATIONS
 
 ROOT = Path(__file__).parents[1]
@@ -244,7 +245,7 @@ So there is no such option. On a GPU this was not measured.
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--cells", nargs="*", default=list(CELLS), choices=list(CELLS))
+    parser.add_argument("--cells", nargs="*", choices=list(CELLS), help="by default all, on a CPU without the large")
     parser.add_argument("--only", nargs="*", default=NAMES, choices=NAMES, help="implementations")
     parser.add_argument(
         "--python",
@@ -269,7 +270,8 @@ def main() -> None:
     names = [PLAIN, *(name for name in arguments.only if name != PLAIN)]
     load = os.getloadavg()[0]
     results = json.loads(arguments.json.read_text()) if arguments.json and arguments.json.exists() else {}
-    for cell in arguments.cells:
+    small = [cell for cell in CELLS if arguments.device != "cpu" or cell not in LARGE]
+    for cell in arguments.cells or small:
         results[cell] = results.get(cell, {}) | measure(cell, names, arguments.rounds, setting)
         if arguments.json:
             arguments.json.write_text(json.dumps(results, indent=1))
