@@ -1,6 +1,6 @@
 """The models that are timed: each a model, one fixed batch, and the physical facts the tables print.
 
-Those like Llama have the size that the environment names: TACITA_LLAMA=width,layers,heads,vocabulary,tokens,more tokens.
+Those like Llama have the size of the environment: TACITA_LLAMA=width,layers,heads,vocabulary,tokens,more tokens.
 """
 
 import os
