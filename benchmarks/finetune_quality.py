@@ -4,8 +4,7 @@
 
 The base is a GPT-2 of two layers of width 64 that this script trains on texts declared public: CoLA, and the first
 20,000 phrases of SST-2 without their labels. Step sizes are chosen on other rows that are declared public. Everything
-else is ``tacita finetune`` as it stands: LoRA, the number of records and the score are bought. FOLDER keeps the base and
-each figure; the same command goes on where it was stopped, and writes docs/finetuning.md and docs/how-to-choose.md when
+else is ``tacita finetune`` as it stands: LoRA, and a score that is bought. FOLDER keeps the base and each figure; the same command goes on where it was stopped, and writes docs/finetuning.md and docs/how-to-choose.md when
 all figures are there. It needs transformers and PEFT. The data folder is TACITA_DATA, or ../shared/data beside the
 repository.
 """
@@ -38,7 +37,7 @@ SCRIPT = "benchmarks/finetune_quality.py"
 END, VOCABULARY, TOKENS, WIDTH = "<|end|>", 1024, 96, 64
 PRETRAINING = {"steps": 1000, "batch": 48, "lr": 4e-3}
 SEEDS, PILOT = range(5), 1000
-RATES = (4e-3, 1.2e-2)
+RATES = (4e-3, 1.2e-2, 3.6e-2)
 DELTA = 1e-5
 Pair = tuple[str, str]
 
@@ -167,7 +166,9 @@ class Experiment:
         given["batch"] *= len(rows) / len(self.private)
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
             data = write(Path(folder) / "d.jsonl", rows)
-            settings = FinetuneSettings(epsilon=epsilon, delta=DELTA, lr=lr, output=f"{folder}/run", seed=seed, **given)
+            settings = FinetuneSettings(
+                epsilon=epsilon, delta=DELTA, rows=len(rows), lr=lr, output=f"{folder}/run", seed=seed, **given
+            )
             finetune(Files(self.folder / "base", data), settings)
             model, _ = generation.load(f"{folder}/run")
             prepared = Prepared.of(Files(self.folder / "base", data), settings)
@@ -177,7 +178,7 @@ class Experiment:
         """Train the same adapter on the same expected batches as often, without clipping and noise."""
         rows = self.to_tune if pilot else self.private
         files = Files(self.folder / "base", Path("none"))
-        settings = FinetuneSettings(epsilon=1.0, delta=DELTA, output="none", **self.settings)
+        settings = FinetuneSettings(epsilon=1.0, delta=DELTA, rows=len(self.private), output="none", **self.settings)
         prepared = Prepared.of(files, settings)
         kept = round((1 - settings.holdout) * len(rows))
         encoded, generator = rows_of(prepared, rows[:kept]), np.random.default_rng(seed)
@@ -197,7 +198,7 @@ class Experiment:
         return self.measure(prepared.model, prepared, self.tuned_on if pilot else self.scored)
 
     def base_score(self) -> float:
-        settings = FinetuneSettings(epsilon=1.0, delta=DELTA, output="none", **self.settings)
+        settings = FinetuneSettings(epsilon=1.0, delta=DELTA, rows=len(self.private), output="none", **self.settings)
         prepared = Prepared.of(Files(self.folder / "base", Path("none")), settings)
         return self.measure(prepared.model, prepared, self.scored)
 
@@ -268,7 +269,7 @@ class Persons:
 
     def run(self, way: str, epsilon: float, lr: float, seed: int, pilot: bool) -> float:
         """Train; pilots are scored on public rows, but train on the persons: step sizes alone are compared."""
-        settings = FinetuneSettings(epsilon=epsilon, delta=DELTA, output="none", **self.given)
+        settings = FinetuneSettings(epsilon=epsilon, delta=DELTA, rows=PERSONS, output="none", **self.given)
         prepared = Prepared.of(Files(self.folder / "base", Path("none")), settings)
         oracle = tacita.ClippedGradientOracle(
             prepared.model,
@@ -307,9 +308,9 @@ def main() -> None:
     texts = Texts()
     make_base(folder / "base", texts)
     log = Log(folder / f"{'-'.join(only)}.jsonl")
-    short = {"max_tokens": 40, "rank": 8, "batch": 256.0, "epochs": 0.35, "physical_batch": 64}
+    short = {"messages": False, "max_tokens": 40, "rank": 8, "batch": 256.0, "epochs": 0.35, "physical_batch": 64}
     if "e2e" in only:
-        long = {"max_tokens": TOKENS, "rank": 8, "batch": 128.0, "epochs": 1.8, "physical_batch": 64}
+        long = {"messages": False, "max_tokens": TOKENS, "rank": 8, "batch": 128.0, "epochs": 1.8, "physical_batch": 64}
         found = compared(log, Experiment(folder, "e2e", texts, nats, **long), (8.0, 3.0), lower=True)
         print({name: spread(scores, 3) for name, scores in found.items() if len(scores) > 1}, found["base"])
     if "sst2" in only:

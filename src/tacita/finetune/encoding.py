@@ -161,8 +161,9 @@ class EncodedTexts(MappedRows):
     """A data set of encoded records for an oracle: all of one length, padded on the right.
 
     A batch is a dict of ``input_ids``, ``attention_mask`` and ``labels`` of type int64, (batch, max_tokens), or with
-    several windows (batch, windows, max_tokens). The label is ``-100`` where a position is no target, padding included: what is masked is a position, never a number, so
-    that the end token is learned even where padding is the same number.
+    several windows (batch, windows, max_tokens). The label is ``-100`` where a position is no target, padding included:
+    what is masked is a position, never a number, so that the end token is learned even where padding is the same
+    number.
 
     Args:
         encoder: Encodes the records.

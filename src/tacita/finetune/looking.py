@@ -55,7 +55,7 @@ def plan_in_words(prepared: Prepared) -> str:
     settings, n = prepared.settings, prepared.kept
     if settings.rows is None:
         raise ValueError(
-            "the plan needs rows, a public guess: its tokens and time follow from it. Give --rows, beside --rate if you like."
+            "the plan needs rows, a public guess, for its tokens and its time: give --rows, beside --rate if you like."
         )
     batch = prepared.batch or max(min(n, 256), n // 50)
     sampler = PoissonSampler(expected_batch_size=batch, num_records=n)
