@@ -2,11 +2,11 @@
 
     python benchmarks/finetune.py [--rounds 7] [--cells gpt2-lora-32 llama-full-64] [--opacus PYTHON]
 
-GPT-2 and Llama of width 256 with four layers, 96 tokens a record, as adapters of rank 16 and whole. Every step draws its
-own Poisson batch, gathers it and ends with AdamW; the whole oracle stands beside a plain step. Each implementation has
-its own process; they take turns, and a figure is the median over rounds of CPU time over that of the plain step of the
-round. Opacus runs in the Python that --opacus names, with the same loss a record, on adapters alone: it has no rules for
-the layers of the whole models. It needs transformers and PEFT.
+GPT-2 and Llama of width 256 with four layers, 96 tokens a record, as adapters of rank 16 and whole. Every step draws
+its own Poisson batch, gathers it and ends with AdamW; the whole oracle stands beside a plain step. Each implementation
+has its own process; they take turns, and a figure is the median over rounds of CPU time over that of the plain step of
+the round. Opacus runs in the Python that --opacus names, with the same loss a record, on adapters alone: it has no
+rules for the layers of the whole models. It needs transformers and PEFT.
 """
 
 import argparse
@@ -208,13 +208,9 @@ def measured(cell: str, rounds: int, opacus: str | None) -> dict[str, str]:
     kind, train, batch = cell.split("-")
     line = {"model": {"gpt2": "GPT-2", "llama": "Llama"}[kind], "trained": train, "batch": batch}
     for name in (ORACLE, SMALL, OPACUS):
-        pairs = (
-            [a / b for a, b in zip(seconds.get(name, ()), seconds[PLAIN], strict=name in names)]
-            if name in names
-            else []
-        )
-        line[f"{name}: time"] = f"{statistics.median(pairs):.2f}" if pairs else "–"
-        line[f"{name}: memory"] = f"{memory[name] / memory[PLAIN]:.2f}" if pairs else "–"
+        ratios = [own / plain for own, plain in zip(seconds.get(name, ()), seconds[PLAIN], strict=False)]
+        line[f"{name}: time"] = f"{statistics.median(ratios):.2f}" if ratios else "–"
+        line[f"{name}: memory"] = f"{memory[name] / memory[PLAIN]:.2f}" if ratios else "–"
     print(line, flush=True)
     return line
 
@@ -225,10 +221,13 @@ def checkpoint_ratio() -> float:
 
     model, sizes = model_of("gpt2", "lora"), list[int]()
     with tempfile.TemporaryDirectory() as folder:
+
+        def note(releases: Any, spent: Any) -> None:
+            sizes.extend(one.stat().st_size for one in Path(folder).rglob("private/checkpoint*"))
+
         tacita.fit(
             model, losses, rows(), target_epsilon=8, target_delta=1e-5, num_records=ROWS, expected_batch_size=8,
-            epochs=0.05, folder=f"{folder}/run", publish="trainable", progress=False,
-            callbacks=[lambda releases, spent: sizes.extend(one.stat().st_size for one in Path(folder).rglob("private/checkpoint*"))],
+            epochs=0.05, folder=f"{folder}/run", publish="trainable", progress=False, callbacks=[note],
         )  # fmt: skip
     numbers = sum(p.numel() for p in model.parameters() if p.requires_grad)
     return max(sizes) / (4 * numbers)
@@ -280,7 +279,10 @@ def main() -> None:
         serve(*arguments.serve)
         return
     checkpoint, encoding = checkpoint_ratio(), encoding_ratio(arguments.rounds)
-    words = f"A checkpoint of a LoRA run takes {checkpoint:.2f} x 4 bytes for each trained number. Reading and encoding pairs takes {encoding:.2f} of the time of the tokenizer alone."
+    words = (
+        f"A checkpoint of a LoRA run takes {checkpoint:.2f} x 4 bytes for each trained number. Reading and encoding "
+        f"pairs takes {encoding:.2f} of the time of the tokenizer alone."
+    )
     print(words, flush=True)
     lines = [measured(cell, arguments.rounds, arguments.opacus) for cell in arguments.cells]
     write_section(SCRIPT, [*markdown_table(lines), "", words], PAGE)

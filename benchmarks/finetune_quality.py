@@ -4,9 +4,9 @@
 
 The base is a GPT-2 of two layers of width 64 that this script trains on texts declared public: CoLA, and the first
 20,000 phrases of SST-2 without their labels. Step sizes are chosen on other rows that are declared public. Everything
-else is ``tacita finetune`` as it stands: LoRA, and a score that is bought. FOLDER keeps the base and each figure; the same command goes on where it was stopped, and writes docs/finetuning.md and docs/how-to-choose.md when
-all figures are there. It needs transformers and PEFT. The data folder is TACITA_DATA, or ../shared/data beside the
-repository.
+else is ``tacita finetune`` as it stands: LoRA, and a score that is bought. FOLDER keeps the base and each figure, and
+the same command goes on where it was stopped; the means over five seeds are printed. It needs transformers and PEFT.
+The data folder is TACITA_DATA, or ../shared/data beside the repository.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import json
 import statistics
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ import numpy as np
 import tokenizers
 import torch
 import transformers
-from results import DATA, ROOT, markdown_table, write_section
+from results import DATA
 from users import dealt, sizes
 
 import tacita
@@ -79,8 +80,8 @@ class Texts:
         opinions = [opinion(*row) for row in train[20_000:]]
         scored = [opinion(*row) for row in phrases("dev", "content") + phrases("test", "content")]
         self.tasks = {
-            "e2e": (restaurants("devset"), (test[:1200], test[1200:1600]), test[1600:2600]),
-            "sst2": (opinions[6000:], (opinions[:5000], opinions[5000:6000]), scored),
+            "e2e": (restaurants("devset"), (test[:1200], test[1200:1400]), test[1600:2100]),
+            "sst2": (opinions[6000:], (opinions[:5000], opinions[5000:5600]), scored[::2]),
         }
 
 
@@ -220,21 +221,29 @@ class Log:
         return self.found[name]
 
 
-def tuned(log: Log, name: str, run: Callable[[float, int, bool], float], *, lower: bool) -> list[float]:
-    """Return the scores of all seeds at the step size that is best on public rows, with another seed."""
-    pilots = {lr: log.measured(f"{name} pilot {lr}", lambda lr=lr: run(lr, PILOT, True)) for lr in RATES}
-    best = (min if lower else max)(pilots, key=lambda lr: pilots[lr])
-    return [log.measured(f"{name} seed {seed}", lambda seed=seed: run(best, seed, False)) for seed in SEEDS]
+Way = Callable[[float, int, bool], float]  # (step size, seed, whether it is a pilot) -> score
 
 
-def compared(log: Log, own: Experiment, epsilons: tuple[float, ...], *, lower: bool) -> dict[str, list[float]]:
-    """Return the scores of the base, of plain training and of private training, by name."""
-    found = {"base": [log.measured(f"{own.name} base", own.base_score)]}
-    found["not private"] = tuned(log, f"{own.name} plain", own.plain_run, lower=lower)
-    for epsilon in epsilons:
-        run = lambda lr, seed, pilot, epsilon=epsilon: own.private_run(epsilon, lr, seed, pilot)  # noqa: E731
-        found[f"epsilon {epsilon:g}"] = tuned(log, f"{own.name} epsilon {epsilon:g}", run, lower=lower)
+def compared(log: Log, name: str, ways: dict[str, Way], *, lower: bool) -> dict[str, list[float]]:
+    """Return the scores of each way by seed, at the step size that is best on public rows with another seed."""
+    best = dict[str, float]()
+    for way, run in ways.items():
+        pilots = {lr: log.measured(f"{name} {way} pilot {lr}", partial(run, lr, PILOT, True)) for lr in RATES}
+        best[way] = (min if lower else max)(pilots, key=lambda lr: pilots[lr])
+    found = {way: list[float]() for way in ways}
+    for seed in SEEDS:
+        for way, run in ways.items():
+            found[way].append(log.measured(f"{name} {way} seed {seed}", partial(run, best[way], seed, False)))
     return found
+
+
+def against_plain(log: Log, own: Experiment, *, lower: bool) -> None:
+    ways = {f"epsilon {epsilon:g}": partial(own.private_run, epsilon) for epsilon in (8.0, 3.0)}
+    base = log.measured(f"{own.name} base", own.base_score)
+    found = compared(log, own.name, {"plain": own.plain_run, **ways}, lower=lower)
+    for way, scores in found.items():
+        shares = [(base - score) / (base - plain) for score, plain in zip(scores, found["plain"], strict=True)]
+        print(own.name, way, spread(scores, 3), f"of {base:.3f}; share of the gain {spread(shares, 2)}", flush=True)
 
 
 # Persons with many texts.
@@ -310,18 +319,16 @@ def main() -> None:
     log = Log(folder / f"{'-'.join(only)}.jsonl")
     short = {"messages": False, "max_tokens": 40, "rank": 8, "batch": 256.0, "epochs": 0.35, "physical_batch": 64}
     if "e2e" in only:
-        long = {"messages": False, "max_tokens": TOKENS, "rank": 8, "batch": 128.0, "epochs": 1.8, "physical_batch": 64}
-        found = compared(log, Experiment(folder, "e2e", texts, nats, **long), (8.0, 3.0), lower=True)
-        print({name: spread(scores, 3) for name, scores in found.items() if len(scores) > 1}, found["base"])
+        long = {"messages": False, "max_tokens": TOKENS, "rank": 8, "batch": 128.0, "epochs": 1.2, "physical_batch": 64}
+        against_plain(log, Experiment(folder, "e2e", texts, nats, **long), lower=True)
     if "sst2" in only:
-        found = compared(log, Experiment(folder, "sst2", texts, percent_right, **short), (8.0, 3.0), lower=False)
-        print({name: spread(scores, 2) for name, scores in found.items() if len(scores) > 1}, found["base"])
+        against_plain(log, Experiment(folder, "sst2", texts, percent_right, **short), lower=False)
     if "persons" in only:
         persons = Persons(folder, texts, short)
+        ways = [*(f"cap {cap}" for cap in CAPS), *(f"users {read}" for read in READS)]
         for epsilon in EPSILONS:
-            for way in (*(f"cap {cap}" for cap in CAPS), *(f"users {read}" for read in READS)):
-                run = lambda lr, seed, pilot, e=epsilon, w=way: persons.run(w, e, lr, seed, pilot)  # noqa: E731
-                scores = tuned(log, f"persons {epsilon:g} {way}", run, lower=False)
+            runs = {way: partial(persons.run, way, epsilon) for way in ways}
+            for way, scores in compared(log, f"persons {epsilon:g}", runs, lower=False).items():
                 print(epsilon, way, spread(scores, 2), flush=True)
 
 
