@@ -182,7 +182,8 @@ class Worker:
                 raise RuntimeError(f"{name} cannot run {cell}.")
 
     def run(self, steps: int) -> tuple[float, float]:
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.write(f"{steps}\n")
         self._process.stdin.flush()
         seconds, mib = json.loads(self._process.stdout.readline())

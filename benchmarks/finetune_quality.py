@@ -183,7 +183,7 @@ class Experiment:
         prepared = Prepared.of(files, settings)
         kept = round((1 - settings.holdout) * len(rows))
         encoded, generator = rows_of(prepared, rows[:kept]), np.random.default_rng(seed)
-        rate = settings.batch / round((1 - settings.holdout) * len(self.private))
+        rate = self.settings["batch"] / round((1 - settings.holdout) * len(self.private))
         steps = int(np.ceil(settings.epochs / rate))
         loss_fn = sequence_losses()
         trained = [p for p in prepared.model.parameters() if p.requires_grad]
