@@ -5,8 +5,8 @@
 The base is a GPT-2 of two layers of width 64 that this script trains on texts declared public: CoLA, and the first
 20,000 phrases of SST-2 without their labels. Step sizes are chosen on other rows that are declared public. Everything
 else is ``tacita finetune`` as it stands: LoRA, and a score that is bought. FOLDER keeps the base and each figure, and
-the same command goes on where it was stopped; the means over five seeds are printed. It needs transformers and PEFT.
-The data folder is TACITA_DATA, or ../shared/data beside the repository.
+the same command goes on where it was stopped; with all of them it writes docs/finetuning.md. It needs transformers and
+PEFT. The data folder is TACITA_DATA, or ../shared/data beside the repository.
 """
 
 import argparse
@@ -24,7 +24,7 @@ import numpy as np
 import tokenizers
 import torch
 import transformers
-from results import DATA
+from results import DATA, ROOT, markdown_table, write_section
 from users import dealt, sizes
 
 import tacita
@@ -34,7 +34,7 @@ from tacita.finetune.settings import Files, FinetuneSettings
 from tacita.finetune.text_run import Prepared, finetune, warmed_up
 from tacita.sampling import PoissonSampler, UnitPoissonSampler
 
-SCRIPT = "benchmarks/finetune_quality.py"
+SCRIPT, PAGE = "benchmarks/finetune_quality.py", ROOT / "docs" / "finetuning.md"
 END, VOCABULARY, TOKENS, WIDTH = "<|end|>", 1024, 96, 64
 PRETRAINING = {"steps": 1000, "batch": 48, "lr": 4e-3}
 SEEDS, PILOT = range(5), 1000
@@ -157,8 +157,8 @@ def percent_right(model: Any, prepared: Prepared, pairs: list[Pair]) -> float:
 class Experiment:
     """One task: its rows, its settings, and what is measured."""
 
-    def __init__(self, folder: Path, name: str, texts: Texts, measure: Callable, **settings: Any) -> None:
-        self.folder, self.name, self.measure, self.settings = folder, name, measure, settings
+    def __init__(self, folder: Path, name: str, words: str, texts: Texts, measure: Callable, **settings: Any) -> None:
+        self.folder, self.name, self.words, self.measure, self.settings = folder, name, words, measure, settings
         self.private, (self.to_tune, self.tuned_on), self.scored = texts.tasks[name]
 
     def private_run(self, epsilon: float, lr: float, seed: int, pilot: bool) -> float:
@@ -237,18 +237,23 @@ def compared(log: Log, name: str, ways: dict[str, Way], *, lower: bool) -> dict[
     return found
 
 
-def against_plain(log: Log, own: Experiment, *, lower: bool) -> None:
+def against_plain(log: Log, own: Experiment, *, lower: bool) -> dict[str, str]:
+    """Return a line of the table: means over seeds, and which share of the plain gain they are."""
     ways = {f"epsilon {epsilon:g}": partial(own.private_run, epsilon) for epsilon in (8.0, 3.0)}
     base = log.measured(f"{own.name} base", own.base_score)
-    found = compared(log, own.name, {"plain": own.plain_run, **ways}, lower=lower)
+    found = compared(log, own.name, {"not private": own.plain_run, **ways}, lower=lower)
+    line = {"task": own.words, "base": f"{base:.3g}"}
     for way, scores in found.items():
-        shares = [(base - score) / (base - plain) for score, plain in zip(scores, found["plain"], strict=True)]
-        print(own.name, way, spread(scores, 3), f"of {base:.3f}; share of the gain {spread(shares, 2)}", flush=True)
+        shares = [(base - score) / (base - plain) for score, plain in zip(scores, found["not private"], strict=True)]
+        line[way] = f"{spread(scores, 2)}" + (f" ({statistics.mean(shares):.0%})" if way in ways else "")
+    print(line, flush=True)
+    return line
 
 
 # Persons with many texts.
 
-PERSONS, CAPS, READS, EPSILONS = 2000, (10,), (1, 4), (1.0, 4.0, 8.0)
+PERSONS, EPSILONS = 2000, (1.0, 4.0, 8.0)
+WAYS = {"cap 10": "texts, at most 10", "users 1": "persons, 1 a query", "users 4": "persons, 4 a query"}
 READ, QUERIES = 128, 50
 
 
@@ -316,20 +321,24 @@ def main() -> None:
     transformers.logging.set_verbosity_error()
     texts = Texts()
     make_base(folder / "base", texts)
-    log = Log(folder / f"{'-'.join(only)}.jsonl")
+    log, lines, rows = Log(folder / "figures.jsonl"), [], []
     short = {"messages": False, "max_tokens": 40, "rank": 8, "batch": 256.0, "epochs": 0.35, "physical_batch": 64}
+    long = {"messages": False, "max_tokens": TOKENS, "rank": 8, "batch": 128.0, "epochs": 1.2, "physical_batch": 64}
     if "e2e" in only:
-        long = {"messages": False, "max_tokens": TOKENS, "rank": 8, "batch": 128.0, "epochs": 1.2, "physical_batch": 64}
-        against_plain(log, Experiment(folder, "e2e", texts, nats, **long), lower=True)
+        own = Experiment(folder, "e2e", "E2E, nats a token", texts, nats, **long)
+        lines.append(against_plain(log, own, lower=True))
     if "sst2" in only:
-        against_plain(log, Experiment(folder, "sst2", texts, percent_right, **short), lower=False)
+        own = Experiment(folder, "sst2", "SST-2, % right", texts, percent_right, **short)
+        lines.append(against_plain(log, own, lower=False))
     if "persons" in only:
         persons = Persons(folder, texts, short)
-        ways = [*(f"cap {cap}" for cap in CAPS), *(f"users {read}" for read in READS)]
         for epsilon in EPSILONS:
-            runs = {way: partial(persons.run, way, epsilon) for way in ways}
-            for way, scores in compared(log, f"persons {epsilon:g}", runs, lower=False).items():
-                print(epsilon, way, spread(scores, 2), flush=True)
+            ways = {way: partial(persons.run, way, epsilon) for way in WAYS}
+            found = compared(log, f"persons {epsilon:g}", ways, lower=False)
+            rows.append({"epsilon": f"{epsilon:g}", **{WAYS[way]: spread(found[way], 1) for way in WAYS}})
+            print(rows[-1], flush=True)
+    if lines and rows:
+        write_section(SCRIPT, [*markdown_table(lines), "", *markdown_table(rows)], PAGE)
 
 
 if __name__ == "__main__":
