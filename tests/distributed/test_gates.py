@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import threading
+import time
 import warnings
 
 import numpy as np
@@ -15,6 +17,7 @@ from tacita.distributed.gates import LeaderGate
 from tacita.errors import BudgetExceededError, LedgerError, RankError
 from tacita.estimators import Estimator
 from tacita.gradients import NetworkSource
+from tests.distributed.processes import run_processes
 from tests.distributed.ranks import results, run_ranks
 from tests.oracles.conftest import squared_error
 
@@ -367,6 +370,62 @@ def test_ranks_that_ask_different_oracles_are_refused():
             (first, second)[rank].backward()
 
     results(run_ranks(2, work))
+
+
+@pytest.mark.parametrize("ledgers", [1, 2])
+def test_two_oracles_are_asked_in_one_order(ledgers):
+    """The sessions of two ledgers have the same id: nothing of one oracle is taken for the other's."""
+
+    def work(rank, group):
+        own = [make_ledger(rank) for _ in range(ledgers)]
+        large = tacita.FlatClipper(max_grad_norm=50.0)
+        oracles = [make_oracle(rank, group, ledger=own[0]), make_oracle(rank, group, ledger=own[-1], clipper=large)]
+        with pytest.raises(RankError, match="ask the same oracle at a time"):
+            ask(oracles[rank])
+        asked = [oracle.session.queries_made for oracle in oracles] if rank == 0 else [0, 0]
+        return asked, [flat(ask(oracle)) for oracle in oracles]  # they go on
+
+    (asked, found), (_, others) = results(run_ranks(2, work))
+    assert asked == [0, 0]
+    assert all(map(torch.equal, found, others))
+
+
+def test_threads_that_ask_two_oracles_never_mix_them():
+    """Each waits where the other may slip in: a release is that of one oracle, or there is an error."""
+
+    def work(rank, group):
+        small, large = (
+            make_oracle(rank, group, ledger=make_ledger(rank), clipper=tacita.FlatClipper(max_grad_norm=c))
+            for c in (1.0, 50.0)
+        )
+        found = {}
+
+        def asked(name, oracle, wait):
+            time.sleep(wait)
+            try:
+                found[name] = flat(ask(oracle)).norm().item()
+            except RankError as error:
+                found[name] = error
+
+        kind, own = type(small.source.ranks), small.source.ranks
+        share = kind.share
+
+        def slow(self, rows):
+            time.sleep({(0, True): 0.4, (1, True): 0.8, (0, False): 0.6}.get((rank, self is own), 0))
+            return share(self, rows)
+
+        kind.share = slow
+        threads = [threading.Thread(target=asked, args=one) for one in [("small", small, 0), ("large", large, 0.2)]]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return found, rank == 0 and [one.source.num_rows + 20 * one.noise_std["all"] for one in (small, large)]
+
+    (found, most), (others, _) = results(run_processes(2, work))
+    for name in found:
+        assert isinstance(found[name], RankError) == isinstance(others[name], RankError)
+    assert isinstance(found["small"], RankError) or found["small"] <= most[0]
 
 
 def test_only_rank_zero_has_a_ledger_and_a_session():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tacita.distributed.process_group import Ranks, tensors_digest
+from tacita.distributed.process_group import Ranks, hashed, tensors_digest
 from tacita.errors import BudgetExceededError, RankError
 from tacita.gradients import NetworkSource
 from tacita.gradients.processes import ALONE
@@ -146,6 +146,10 @@ def test_the_digest_of_another_device_sees_values_of_equal_sums():
     device = get_device(SIMULATED)
     one, other = (torch.tensor(values, device=device) for values in ([1, 4, 0], [2, 3, 0]))
     assert tensors_digest([("w", one)]) == tensors_digest([("w", one.clone())]) != tensors_digest([("w", other)])
+
+
+def test_a_hash_has_bits_enough():
+    assert max(hashed(bytes([k])) for k in range(64)) > 2**54
 
 
 def test_the_digest_sees_names_shapes_dtypes_and_values():

@@ -16,6 +16,7 @@ import tacita
 from tacita.distributed import gates, process_group, serving
 from tacita.distributed.gates import ShardNoise, made_whole
 from tacita.errors import RankError
+from tacita.estimators import ClippedSum
 from tests.distributed.processes import run_processes
 from tests.distributed.ranks import results
 from tests.distributed.test_sharded import flat, make_model, make_oracle, shard, trained, whole
@@ -111,6 +112,7 @@ class Told:
         ([[1, 10, 9, 12, 4], [1, 10, 9, 16, 3]], False),  # an overlap
         ([[1, 10, 9, 13, 3], [1, 10, 9, 13, 3], [1, 10, 9, 16, 3]], False),  # one range twice
         ([[1, 10, 9, 14, 2], [1, 10, 9, 16, 3]], False),  # a gap
+        ([[1, 10, 9, 10, 3], [1, 10, 9, 16, 3]], False),  # one range twice for another, of the right size in all
         ([[1, 10, 9, 13, 3], [2, 10, 9, 16, 3]], False),  # another stream
         ([[1, 10, 9, 13, 3], [1, 10, 9, 16, 4]], False),  # too long
     ],
@@ -123,6 +125,42 @@ def test_nothing_is_released_unless_the_ranges_tile_every_parameter(others, fine
         return
     with pytest.raises(RankError, match="exactly once: nothing is released"):
         made_whole({}, noise, Told(*others))
+
+
+def test_a_fingerprint_is_of_every_shard(monkeypatch):
+    monkeypatch.setattr(gates, "is_dtensor", lambda x: True)
+
+    class Alone:
+        def collect(self, step, own):
+            return own
+
+    values = [{"all": {"a": torch.ones(2), "b": torch.full((2,), b)}} for b in (1.0, 1.0, 2.0)]
+    first, same, other = (gates.digests(one, Alone()) for one in values)
+    assert first == same != other
+
+
+def test_only_plain_sums_with_plain_noise_stay_shards():
+    estimator, noise = ClippedSum(clipper=tacita.FlatClipper(max_grad_norm=1.0)), tacita.GaussianMechanism
+    correlated = tacita.CorrelatedGaussian(noise_multiplier=1.0, bands=3, power=0.6)
+    assert serving.stays_in_shards(estimator, noise(noise_multiplier=1.0))
+    assert not serving.stays_in_shards(estimator, correlated)
+
+
+def test_a_rank_that_changes_its_own_noise_changes_nothing():
+    def work(rank, group):
+        oracle = make_oracle(shard(make_model(), 2), rank, group)
+        paid = oracle.noise_std["all"]
+        if rank == 1:
+            oracle.noise_std["all"] = 0.0
+        released = flat(oracle.backward().released["all"])
+        return paid, released, rank == 0 or oracle.gate._secrets is None
+
+    (paid, released, _), (_, other, forgotten) = results(run_processes(2, work))
+    alone = make_oracle(make_model(), 0, None)
+    assert torch.equal(released, other)
+    torch.testing.assert_close(released, flat(alone.backward().released["all"]), rtol=1e-11, atol=1e-11)
+    assert paid == alone.noise_std["all"]
+    assert forgotten  # the key of the query's noise
 
 
 def test_a_rank_that_adds_no_noise_stops_the_release_on_every_rank():

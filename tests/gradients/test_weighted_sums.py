@@ -1,3 +1,4 @@
+import threading
 from fractions import Fraction
 
 import numpy as np
@@ -5,7 +6,15 @@ import pytest
 import torch
 
 from tacita.clipping import FlatClipper
-from tacita.gradients.weighted_sums import group_norms, norm_over, round_down, round_up, weight_arrays, weighted_sum
+from tacita.gradients.weighted_sums import (
+    full_precision,
+    group_norms,
+    norm_over,
+    round_down,
+    round_up,
+    weight_arrays,
+    weighted_sum,
+)
 
 
 def test_norms_of_millions_of_values_are_upper_bounds_and_tight():
@@ -123,3 +132,28 @@ def test_a_norm_is_of_all_parameters_of_its_group_and_a_weight_of_its_own_group(
     weights = torch.tensor([[1.0, 0.5], [0.25, 0.0]])
     found = weighted_sum(grads, weights, groups)
     assert {name: x.item() for name, x in found.items()} == pytest.approx({"a": 1.5, "b": 2.0, "c": 3.25}, rel=1e-5)
+
+
+def test_full_precision_holds_until_the_last_thread_is_through():
+    """PyTorch has one switch in a process: the thread that ends first must not turn it back under the other."""
+    switch, (first, second), seen = torch.backends.mkldnn.matmul, [threading.Event() for _ in range(2)], []
+    before = switch.fp32_precision
+
+    def early():
+        with full_precision(torch.device("cpu")):
+            first.set()
+            second.wait()
+
+    thread = threading.Thread(target=early)
+    switch.fp32_precision = "bf16"
+    try:
+        thread.start()
+        first.wait()
+        with full_precision(torch.device("cpu")):
+            second.set()
+            thread.join()
+            seen.append(switch.fp32_precision)
+        seen.append(switch.fp32_precision)
+    finally:
+        switch.fp32_precision = before
+    assert seen == ["ieee", "bf16"]

@@ -77,6 +77,25 @@ def test_a_kernel_with_other_bits_is_not_used(fresh, monkeypatch, caplog):
     assert "without the C++ kernel: its bits are not those of the definition" in caplog.text
 
 
+def test_a_kernel_that_is_wrong_beyond_block_2_to_the_32_is_not_used(fresh, monkeypatch):
+    def carries_nothing(key, first, out):
+        definition.fill(key, first, out)
+        if first + len(out) // GROUP > CARRY:
+            out[-1] = np.nextafter(out[-1], np.float32(0))
+
+    monkeypatch.setattr(compiled, "load", lambda: carries_nothing)
+    assert tacita._normals._cpu_kernel() is None
+
+
+@pytest.mark.usefixtures("compiler")
+def test_a_damaged_library_is_built_again(fresh):
+    library = compiled._library()
+    whole = library.read_bytes()
+    library.write_bytes(whole + b"\n")
+    assert compiled._library().read_bytes() == whole
+    assert library.stat().st_mode & 0o777 == 0o700
+
+
 @pytest.mark.parametrize("compiler", ["", "no-such-compiler", "false"])
 def test_without_a_compiler_numpy_draws_and_one_line_says_so(fresh, monkeypatch, caplog, compiler):
     monkeypatch.setenv("CXX", compiler)

@@ -47,15 +47,23 @@ def _library() -> Path:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if hasattr(os, "getuid") and (folder.stat().st_uid != os.getuid() or folder.stat().st_mode & 0o022):
         raise OSError(f"others may write to {folder}.")
-    library = folder / f"normals-{digest[:32]}.so"
-    if not library.exists():
+    name = f"normals-{digest[:32]}-"
+    library = next((one for one in folder.glob(f"{name}*.so") if one.name == _named(name, one)), None)
+    if library is None:
         with tempfile.TemporaryDirectory(dir=folder) as place:  # the rename is atomic, whoever else builds it now
             text, built = Path(place, "normals.cpp"), Path(place, "normals.so")
             text.write_text(source, encoding="utf-8")
             command = [compiler, *FLAGS, str(text), "-o", str(built)]
             subprocess.run(command, check=True, capture_output=True, timeout=_LONGEST_BUILD)
+            built.chmod(0o700)
+            library = folder / _named(name, built)
             os.replace(built, library)
     return library
+
+
+def _named(name: str, library: Path) -> str:
+    """Return the name of a library in the cache, which says what it holds: a damaged one has another."""
+    return f"{name}{hashlib.sha256(library.read_bytes()).hexdigest()[:32]}.so"
 
 
 def _source() -> str:

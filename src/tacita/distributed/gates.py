@@ -9,7 +9,7 @@ Proof: docs/derivations/process-group.md.
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import numpy as np
@@ -43,6 +43,13 @@ class LeaderGate:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._gate, name)
+
+    @property
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Let other threads wait, those that ask another oracle of the ranks, too."""
+        with self._gate.lock, self._ranks.lock:
+            yield
 
     def commit(self, query: int, values: dict[str, Any], update: Any = None) -> bool:
         """Commit to the query, or tell the other ranks that it is made again under another number."""
@@ -84,9 +91,9 @@ class LeaderDraws:
     """The draws of rank 0, which sends the other ranks what a query draws."""
 
     def __init__(
-        self, draws: QueryDraws, ranks: Ranks, session: str, source: GradientSource, *, by_shard: bool = False
+        self, draws: QueryDraws, ranks: Ranks, oracle: str, source: GradientSource, *, by_shard: bool = False
     ) -> None:
-        self._draws, self._ranks, self._session, self._source, self._by_shard = draws, ranks, session, source, by_shard
+        self._draws, self._ranks, self._oracle, self._source, self._by_shard = draws, ranks, oracle, source, by_shard
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._draws, name)
@@ -96,8 +103,9 @@ class LeaderDraws:
         plan = self._draws.planned(query, params)
         head = {"query": plan.query, "seed": f"{plan.seed:x}"}
         rows = np.ascontiguousarray(plan.rows, np.int64).tobytes()
+        self._ranks.oracle = self._oracle
         own = point_digest(self._ranks, self._source, params, by_shard=self._by_shard)
-        self._ranks.broadcast(f"query of {self._session}", head, rows, what="model", own=own)
+        self._ranks.broadcast("query", head, rows, what="model", own=own)
         return plan
 
 
@@ -123,6 +131,7 @@ class WorkerGate:
 
     Args:
         ranks: The ranks of the oracle.
+        oracle: What rank 0 calls the oracle: no two oracles have the same name.
         session: The session's id.
         planned_queries: Number of queries of the session.
         estimator: Decides what is remembered from one query to the next; its state follows rank 0's.
@@ -134,6 +143,7 @@ class WorkerGate:
     def __init__(
         self,
         ranks: Ranks,
+        oracle: str,
         session: str,
         planned_queries: int,
         *,
@@ -142,14 +152,14 @@ class WorkerGate:
         noise: tuple[AddsNoise, Mapping[str, float]],
         by_shard: bool,
     ) -> None:
-        self.session_id = session
+        self.session_id, self._oracle = session, oracle
         self.session: Any = OnRankZero("session", id=session, planned_queries=planned_queries)
         self.position, self.state = 0, estimator.initial_state(source.shapes)
         self._ranks, self._estimator, self._source = ranks, estimator, source
         self._query, self._coming, self._noise, self._secrets = 0, [], noise, {}
         self._shards: dict[str, Mapping[str, Tensor]] = {}
         self._by_shard = by_shard
-        self.lock = nullcontext()  # rank 0 numbers the queries
+        self.lock = ranks.lock
 
     @property
     def remaining_queries(self) -> int:
@@ -171,8 +181,9 @@ class WorkerGate:
 
     def planned(self, last: int, params: Mapping[str, Tensor]) -> Plan:
         """Return rank 0's plan of the next query, which must be asked at the same point ``params``."""
+        self._ranks.oracle = self._oracle
         own = point_digest(self._ranks, self._source, params, by_shard=self._by_shard)
-        head, rows = self._ranks.broadcast(f"query of {self.session_id}", None, what="model", own=own)
+        head, rows = self._ranks.broadcast("query", None, what="model", own=own)
         self._query = head["query"]
         return Plan(self._query, np.frombuffer(bytearray(rows), np.int64), int(head["seed"], 16))
 
@@ -197,8 +208,9 @@ class WorkerGate:
 
     def release(self, dtypes: Any = None) -> Values:
         """Return rank 0's release; where values are shards, that of this rank's own."""
-        if self._secrets:
-            streams = {block: Stream(bytes.fromhex(one), version) for block, (one, version) in self._secrets.items()}
+        secrets, self._secrets = self._secrets, None  # kept no longer than the draw
+        if secrets:
+            streams = {block: Stream(bytes.fromhex(one), version) for block, (one, version) in secrets.items()}
             noise = ShardNoise(streams)
             mechanism, noise_std = self._noise
             return made_whole(with_noise(mechanism, self._shards, noise_std, noise, dtypes), noise, self._ranks)

@@ -11,6 +11,8 @@ one rank is an error on all of them, and two ranks that are not at the same step
 
 import hashlib
 import json
+import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, TypeVar
@@ -67,6 +69,8 @@ class Ranks(Processes):
                 "torch.distributed.group.WORLD after init_process_group."
             )
         self.rank, self.size = int(group.rank()), int(group.size())
+        self.oracle = ""  # whose steps these are: no other oracle's are taken for them
+        self.lock = _LOCKS.setdefault(group, threading.RLock())  # for one query, or one step, of the group at a time
         self.leads = self.rank == 0
         self._device = torch.device("cpu") if _takes_cpu(group) else device or torch.device("cpu")
 
@@ -102,27 +106,23 @@ class Ranks(Processes):
             what: ``"settings"``, ``"records"``, ``"model"`` or ``"updates"``.
             own: What must be equal; only its hash is exchanged.
         """
-        self._exchange(what, what=what, own=own)
-        self._amid = False
+        with self._step(what, what=what, own=own):
+            pass
 
     def at_once(self, what: str, own: bytes, collective: Callable[[], T]) -> T:
         """Return what a collective of the caller's own returns, once all ranks are there with the same ``own``."""
-        self._exchange(what, what=what, own=own)
-        with self._or_lost():
-            found = collective()
-        self._amid = False
-        return found
+        with self._step(what, what=what, own=own), self._or_lost():
+            return collective()
 
     def begin(self, model: Any, *, by_shard: bool) -> None:
         """Raise unless the model can be asked for a query now, whose sums stay in shards or do not."""
 
     def collect(self, step: str, own: Tensor) -> Tensor:
         """Return the ``own`` of all ranks, (rank, *own), int64; each has the same shape on all of them."""
-        self._exchange(step, own=repr(own.shape).encode(), what="shards")
-        every = torch.zeros(self.size, *own.shape, dtype=torch.int64, device=self._device)
-        every[self.rank] = own.to(self._device)
-        self._collective(dist.all_reduce, every)
-        self._amid = False
+        with self._step(step, own=repr(own.shape).encode(), what="shards"):
+            every = torch.zeros(self.size, *own.shape, dtype=torch.int64, device=self._device)
+            every[self.rank] = own.to(self._device)
+            self._collective(dist.all_reduce, every)
         return every
 
     def stop(self, why: str) -> NoReturn:
@@ -137,13 +137,12 @@ class Ranks(Processes):
         self._added = True
         named = [(name, one[name]) for one in values for name in sorted(one)]  # engines differ in their order
         shapes, flat = [(name, *tensor.shape) for name, tensor in named], [tensor for _, tensor in named]
-        self._exchange(f"sums {len(values)} {shapes}")
-        widest = torch.tensor([_DTYPES.index(tensor.dtype) for tensor in flat], device=self._device)
-        self._collective(dist.all_reduce, widest, op=dist.ReduceOp.MAX)
-        wide = [tensor.to(_DTYPES[code]) for tensor, code in zip(flat, widest.tolist(), strict=True)]
-        summed = iter(self._sent(wide, dist.all_reduce))
+        with self._step(f"sums {len(values)} {shapes}"):
+            widest = torch.tensor([_DTYPES.index(tensor.dtype) for tensor in flat], device=self._device)
+            self._collective(dist.all_reduce, widest, op=dist.ReduceOp.MAX)
+            wide = [tensor.to(_DTYPES[code]) for tensor, code in zip(flat, widest.tolist(), strict=True)]
+            summed = iter(self._sent(wide, dist.all_reduce))
         found = [{name: next(summed) for name in sorted(one)} for one in values]
-        self._amid = False
         return [{name: sums[name] for name in one} for sums, one in zip(found, values, strict=True)]
 
     def check_added_up(self) -> None:
@@ -168,23 +167,27 @@ class Ranks(Processes):
         """
         head = json.dumps(message).encode() if self.leads else b""
         payload = len(head).to_bytes(8, "big") + head + data if self.leads else b""
-        length = self._exchange(step, what=what, own=own, length=len(payload))
-        buffer = torch.empty(length, dtype=torch.uint8)
-        if self.leads:
-            buffer = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
-        buffer = buffer.to(self._device)
-        self._collective(dist.broadcast, buffer, group_src=0)
-        found = buffer.cpu().numpy().tobytes()
-        self._amid = False
+        with self._step(step, what=what, own=own, length=len(payload)) as length:
+            buffer = torch.empty(length, dtype=torch.uint8)
+            if self.leads:
+                buffer = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
+            buffer = buffer.to(self._device)
+            self._collective(dist.broadcast, buffer, group_src=0)
+            found = buffer.cpu().numpy().tobytes()
         end = 8 + int.from_bytes(found[:8], "big")
         return json.loads(found[8:end]), found[end:]
 
     def broadcast_tensors(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return rank 0's tensors on every rank; the others pass tensors of the same shapes and dtypes."""
-        self._exchange("tensors")
-        found = self._sent(tensors, dist.broadcast, group_src=0)
-        self._amid = False
-        return found
+        with self._step("tensors"):
+            return self._sent(tensors, dist.broadcast, group_src=0)
+
+    @contextmanager
+    def _step(self, step: str, *, what: str = "", own: bytes = b"", length: int = 0) -> Iterator[int]:
+        """Exchange what belongs to a step, as :meth:`_exchange` begins it, while no other thread uses the group."""
+        with self.lock:
+            yield self._exchange(step, what=what, own=own, length=length)
+            self._amid = False
 
     def _exchange(self, step: str, *, what: str = "", own: bytes = b"", length: int = 0) -> int:
         """Give and take a status; return the largest ``length``.
@@ -203,7 +206,10 @@ class Ranks(Processes):
             self._raise(RankError(f"another rank failed in this query, and says why; rank {self.rank} stops with it."))
         if not at_step:
             self._raise(
-                RankError("the ranks are not at the same step: every rank must make the same calls in one order.")
+                RankError(
+                    "the ranks are not at the same step: every rank must make the same calls in one order, and ask the "
+                    "same oracle at a time."
+                )
             )
         self._raise(RankError(_DIFFERS[what]))
 
@@ -216,9 +222,10 @@ class Ranks(Processes):
         setattr(error, _MARK, self._known)
 
     def _status(self, step: str, *, own: bytes = b"", code: int = 0, length: int = 0) -> tuple[int, bool, bool, int]:
-        here, mine = hashed(step.encode()), hashed(own)
+        here, mine = hashed(f"{self.oracle} {step}".encode()), hashed(own)
         status = torch.tensor([code, here, -here, mine, -mine, length], device=self._device)
-        self._collective(dist.all_reduce, status, op=dist.ReduceOp.MAX)
+        with self.lock:
+            self._collective(dist.all_reduce, status, op=dist.ReduceOp.MAX)
         worst, high, low, most, least, longest = status.tolist()
         return worst, high == -low, most == -least, longest
 
@@ -281,6 +288,7 @@ def _sums_of_bits(tensor: Any) -> bytes:
     return str([int(bits.sum(dtype=torch.int64)), int((bits * bits).sum(dtype=torch.int64))]).encode()
 
 
+_LOCKS = weakref.WeakKeyDictionary[Any, Any]()  # of process groups
 _PUBLIC = hashlib.sha256(b"tacita digest of tensors").digest()  # the key of a polynomial that anybody may know
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.int64}  # by bytes an element
 

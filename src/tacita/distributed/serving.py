@@ -6,10 +6,11 @@ Place: distributed.process_group, sharded, gates -> [distributed.serving] -> the
 import hashlib
 import json
 import re
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -55,16 +56,18 @@ class ServingRanks(Ranks):
         """Return the stages of rank 0: its own, of which it tells the other ranks."""
         source: Any = plan.data.source
         gate: Any = LeaderGate(own.gate, self)
-        by_shard = stays_in_shards(plan.estimator, own.mechanism)
-        draws: Any = LeaderDraws(own.draws, self, own.gate.session_id, source, by_shard=by_shard)
+        by_shard, oracle = stays_in_shards(plan.estimator, own.mechanism), secrets.token_hex(16)
+        draws: Any = LeaderDraws(own.draws, self, oracle, source, by_shard=by_shard)
         self.broadcast(
             SESSION,
             {
                 "id": own.gate.session_id,
+                "oracle": oracle,
                 "noise_multiplier": own.mechanism.noise_multiplier,
                 "noise_std": dict(own.noise_std),
             },
         )
+        self.oracle = oracle
         return own._replace(gate=gate, draws=draws)
 
     def _working(self, plan: SessionPlan, mechanism: Mechanism | CalibratedGaussian) -> Stages:
@@ -84,14 +87,15 @@ class ServingRanks(Ranks):
         adds_noise = resolved.on(estimator.steps(source.shapes), noise_std)
         gate: Any = WorkerGate(
             self,
+            head["oracle"],
             head["id"],
             plan.planned_queries,
             estimator=estimator,
             source=source,
-            noise=(adds_noise, noise_std),
+            noise=(adds_noise, dict(noise_std)),
             by_shard=stays_in_shards(estimator, adds_noise),
         )
-        elsewhere: Any = OnRankZero("ledger")
+        self.oracle, elsewhere = head["oracle"], cast(Any, OnRankZero("ledger"))
         return Stages(elsewhere, adds_noise, noise_std, gate.session, gate, gate)
 
 

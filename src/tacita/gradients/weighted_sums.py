@@ -15,9 +15,11 @@ weight is therefore made smaller by :math:`8 u'` unless it is 1, whose products 
 less than the rows' own precision, whatever autocast or TF32 say.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from threading import Lock
 from typing import Any
 
 import torch
@@ -27,6 +29,9 @@ from tacita.gradients.engine import Groups, Rule
 
 UNIT = 2.0**-53  # unit roundoff of float64
 BLOCK = 2**18  # elements widened to float64 at once
+_SWITCHING = Lock()  # of what PyTorch has once in a process, by the type of device:
+_WITHIN = Counter[str]()  # ... how often full_precision has begun and not ended
+_BEFORE: dict[str, list[tuple[Any, str, Any]]] = {}  # ... and what the switches were before
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
@@ -177,15 +182,25 @@ def full_precision(device: torch.device) -> Iterator[None]:
         with torch.autocast(device.type, enabled=False), full_precision(device):
             yield
         return
-    changed = [(s, name, getattr(s, name), exact) for s, name, exact in _switches(device.type)]
-    changed = [switch for switch in changed if switch[2] != switch[3]]
-    for owner, name, _, exact in changed:
-        setattr(owner, name, exact)
+    kind, switches = device.type, _switches(device.type)
+    with _SWITCHING:  # a process has one of each switch: it stays until the last thread is through
+        if not _WITHIN[kind]:
+            _BEFORE[kind] = [(owner, name, getattr(owner, name)) for owner, name, _ in switches]
+        _WITHIN[kind] += 1
+        _turn(switches)
     try:
         yield
     finally:
-        for owner, name, before, _ in changed:
-            setattr(owner, name, before)
+        with _SWITCHING:
+            _WITHIN[kind] -= 1
+            if not _WITHIN[kind]:
+                _turn(_BEFORE[kind])
+
+
+def _turn(switches: Iterable[tuple[Any, str, Any]]) -> None:
+    for owner, name, value in switches:
+        if getattr(owner, name) != value:
+            setattr(owner, name, value)
 
 
 @cache
