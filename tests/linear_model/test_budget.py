@@ -22,7 +22,9 @@ def test_a_budget_in_rho_is_that_of_its_gaussian(rho):
 
 
 def test_shares_add_up():
-    budget = FitBudget(epsilon=1.0, delta=DELTA, relation="replace_one", scales=0.1, classes=0.1, labels=0.05, moments=0.08)
+    budget = FitBudget(
+        epsilon=1.0, delta=DELTA, relation="replace_one", scales=0.1, classes=0.1, labels=0.05, moments=0.08
+    )
     parts = (budget.scales, budget.classes, budget.labels, budget.moments, budget.rest)
     total = math.sqrt(sum(1 / budget.noise_multiplier(share) ** 2 for share in parts))
     assert total == pytest.approx(gaussian_mu(1.0, 0.9 * DELTA))

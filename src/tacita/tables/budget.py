@@ -1,9 +1,10 @@
 r"""The budget of the purchases and of the score, and the noise that follows, by public rules fixed beforehand.
 
-The total is the Gaussian :math:`\mu` of (epsilon, delta). Three purchases get shares of :math:`\mu^2`: the number of rows
-and the task; the target's values; the other columns, whose share is split between the survey and the refinement. All are registered with the training, whose noise
-is calibrated alongside them. The score on held-out rows comes after the purchases and beside the training, because
-no row is in both. So it may spend what the purchases leave of :math:`\mu^2`.
+The total is the Gaussian :math:`\mu` of (epsilon, delta). Three purchases get shares of :math:`\mu^2`: the number of
+rows and the task; the target's values; the other columns, whose share is split between the survey and the refinement.
+All are registered with the training, whose noise is calibrated alongside them. The score on held-out rows comes after
+the purchases and beside the training, because no row is in both. So it may spend what the purchases leave of
+:math:`\mu^2`.
 """
 
 import math
