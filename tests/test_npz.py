@@ -53,3 +53,14 @@ def test_everything_else_is_one_error(path, kind):
         read_arrays(path, SAYS, lambda names: ["a"])
     assert "secret" not in str(caught.value)
     assert caught.value.__suppress_context__
+
+
+def test_what_does_not_fit_into_memory_is_said_to_be_that(path):
+    """A header that says so is enough: no file of this size would fit on a disk."""
+    with zipfile.ZipFile(path) as whole:
+        data = whole.read("a.npy").replace(b"(3,), }" + 20 * b" ", f"({10**17},), }}".encode().ljust(27))
+    with zipfile.ZipFile(path, "w") as forged:
+        forged.writestr("a.npy", data)
+    with pytest.raises(DataStructureError, match="holds more than fits into memory") as caught:
+        read_arrays(path, SAYS, lambda names: ["a"])
+    assert caught.value.__suppress_context__

@@ -7,6 +7,8 @@ import numpy as np
 
 from tacita.errors import DataStructureError
 
+TOO_LARGE = "{!r} says that it holds more than fits into memory: take a larger machine, or a file that is not damaged."
+
 
 def read_arrays(path: str | Path, says: str, choose: Callable[[list[str]], Iterable[str]]) -> dict[str, np.ndarray]:
     """Return arrays of an NPZ file by name.
@@ -17,7 +19,8 @@ def read_arrays(path: str | Path, says: str, choose: Callable[[list[str]], Itera
         choose: Returns the names that are wanted, given those in the file. Its ``DataStructureError`` propagates.
 
     Raises:
-        DataStructureError: The file is not such a file, a name is not in it, or a member is not an array.
+        DataStructureError: The file is not such a file, a name is not in it, a member is not an array, or they do not
+            fit into memory: a forged header may say so, and a large file, and which of both it is does not show.
     """
     try:
         with np.load(path, allow_pickle=False) as archive:
@@ -26,6 +29,8 @@ def read_arrays(path: str | Path, says: str, choose: Callable[[list[str]], Itera
             raise TypeError
     except DataStructureError:
         raise
+    except MemoryError:
+        raise DataStructureError(TOO_LARGE.format(str(path))) from None
     except Exception:  # NumPy raises errors of many kinds, whose words may quote the file
         raise DataStructureError(f"{says}, got {str(path)!r}.") from None
     return found

@@ -71,6 +71,8 @@ def test_quiet_says_nothing_on_the_way(table, tacita_command) -> None:
 
 def test_schema_and_check(table, tacita_command) -> None:
     drafted = tacita_command("schema", "table.csv", "--target", "label")
+    written = tacita_command("schema", "table.csv", "--target", "label", "--output", "written.toml")
+    assert (written.code, written.out, Path("written.toml").read_text()) == (0, "", drafted.out)
     assert drafted.code == 0
     assert "NOT PRIVATE" in drafted.out.splitlines()[0]
     assert "reviewed = false" in drafted.out

@@ -104,11 +104,13 @@ def test_predictions_go_to_standard_output(settings, table, tacita_command):
     assert (done.code, done.err) == (0, "")
     tacita_command("predict", "run", "table.csv", "--output", "scored.csv")
     assert done.out == Path("scored.csv").read_text()
-    with Path("table.csv").open("a") as file:
-        file.write("one,row,of,many,more,cells\n")
+    before, *lines = Path("table.csv").read_text().splitlines(keepends=True)
+    bad = "one,row,of,many,more,cells\n"
+    Path("table.csv").write_text("".join([before, lines[0], bad, *lines[1:], bad]))
     for output in ((), ("--output", "scored.csv")):
         ragged = tacita_command("predict", "run", "table.csv", *output)
-        assert (ragged.code, "without a prediction: 1 rows that could not be read" in ragged.err) == (0, True)
+        words = f"(too many or too few cells?): 2, {len(lines) + 2}, counted from the first row after a header"
+        assert (ragged.code, f"without a prediction: 2 rows that could not be read {words}" in ragged.err) == (0, True)
 
 
 @pytest.mark.parametrize(

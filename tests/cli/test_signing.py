@@ -38,6 +38,9 @@ def test_a_run_is_signed_and_verified(settings, table, keys, tacita_command, mon
     assert sign(tacita_command, key="locked").code == 0
     done = tacita_command("verify", "run", "--public-key", "officer.pub")
     assert (done.code, done.out.count("signed by Ada on 2023-11-14; verdict: private")) == (0, 2)
+    for command in ("statement", "show"):
+        shown = tacita_command(command, "run")
+        assert "signed: not checked here" in shown.out + shown.err
     monkeypatch.setattr("tacita.cli.signing.getpass", lambda prompt: "other")
     assert "Is the password right?" in sign(tacita_command, key="locked").err
     Path("run/model.safetensors").write_bytes(b"x")

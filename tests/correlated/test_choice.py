@@ -1,6 +1,7 @@
 """The choice of batches and noise: the least predicted error at equal privacy, by public numbers alone."""
 
 import re
+import warnings
 
 import pytest
 
@@ -126,6 +127,17 @@ def test_the_error_counts_what_shares_the_target():
     )
     beside = [tacita.accounting.Spend(event, 1)]
     assert strategy.error(RELATION, 4.0, DELTA, beside) > 1.05 * strategy.error(RELATION, 4.0, DELTA)
+
+
+@pytest.mark.parametrize(("epsilon", "worse"), [(0.5, True), (8, False)])
+def test_correlated_noise_that_leaves_more_error_is_said_before_it_is_used(epsilon, worse):
+    """Words are the statement's, which is read when the budget is spent."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        _, words = chosen("correlated", 100, 1, epsilon)
+    told = min(map(float, re.findall(r"([\d.]+) \(correlated", words)))
+    assert (told > 1) == worse
+    assert [f"predicts {told:.2f} times the error" in str(one.message) for one in said] == [True] * worse
 
 
 def test_an_epoch_of_a_single_batch_is_refused():

@@ -22,8 +22,10 @@ def test_a_budget_in_rho_is_that_of_its_gaussian(rho):
 
 
 def test_shares_add_up():
-    budget = FitBudget(epsilon=1.0, delta=DELTA, relation="replace_one", scales=0.1, classes=0.1, moments=0.08)
-    parts = (budget.scales, budget.classes, budget.moments, budget.rest)
+    budget = FitBudget(
+        epsilon=1.0, delta=DELTA, relation="replace_one", scales=0.1, classes=0.1, labels=0.05, moments=0.08
+    )
+    parts = (budget.scales, budget.classes, budget.labels, budget.moments, budget.rest)
     total = math.sqrt(sum(1 / budget.noise_multiplier(share) ** 2 for share in parts))
     assert total == pytest.approx(gaussian_mu(1.0, 0.9 * DELTA))
 
@@ -32,11 +34,12 @@ def test_shares_add_up():
 @pytest.mark.parametrize("columns", [1, 9])
 def test_counts_state_what_a_record_moves_and_spend_their_share(relation, columns):
     """A record is in one bin of each histogram, and in two of each if it is replaced."""
-    budget = FitBudget(epsilon=1.0, delta=DELTA, relation=relation, scales=0.1, classes=0.2)
+    budget = FitBudget(epsilon=1.0, delta=DELTA, relation=relation, scales=0.1, classes=0.2, labels=0.05)
     for event, histograms, share in (
         (budget.scales_event(columns), columns, 0.1),
         (budget.scales_event(columns, 0.3), columns, 0.3),
         (budget.classes_event(), 1, 0.2),
+        (budget.labels_event(), 1, 0.05),
     ):
         assert event.max_contribution == (math.sqrt(histograms),)
         assert event.query_mu == pytest.approx(budget.mu * math.sqrt(share))

@@ -627,3 +627,24 @@ def test_no_entry_of_a_flat_array_is_quoted(estimator):
     with pytest.raises(ValueError, match="Reshape your data") as error:
         estimator(epsilon=1.0, delta=DELTA).fit(flat, np.arange(50) % 2)
     assert "123" not in str(error.value)
+
+
+@pytest.mark.parametrize("kind", CLASSIFIERS)
+def test_classes_that_are_not_the_labels_are_refused_after_a_noisy_count(kind):
+    """Labels of -1 and 1 against classes 0 and 1: half of the rows would contribute nothing, in silence."""
+    X, y, _ = data(1000)
+    model = made(kind, classes=[0, 1], data_norm=3.0)
+    with pytest.raises(
+        ValueError, match=r"classes must be the labels of y: about \d+ of 1000 labels are none of \[0, 1\]"
+    ):
+        model.fit(X, 2 * y - 1)
+    assert [session.purpose for session in model.ledger_.sessions if session.opened] == ["labels"]
+    some = made(kind, classes=[0, 1], data_norm=3.0).fit(X, np.where(np.arange(1000) % 3, y, 7))  # classes of choice
+    assert some.classes_.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("label", [-1, 7, 10**6])
+def test_one_foreign_label_raises_no_more_than_its_neighbour(label):
+    X, y, _ = data(1000)
+    y[0] = label
+    made(PrivateLogisticRegression, classes=[0, 1], data_norm=3.0).fit(X, y)

@@ -8,9 +8,10 @@ from torch import nn
 from tacita.random import Randomness
 from tacita.tables import Schema, make_encoder
 from tacita.tables.encoding import Encoded
-from tacita.tables.held_out_score import _coins, exact_counts
+from tacita.tables.held_out_score import _coins, exact_counts, not_stated
+from tacita.tables.intervals import ScoreInterval
 from tacita.tables.plan import SPLIT
-from tacita.tables.score import CLASSES, COINS, LARGEST_ERROR, SCORES
+from tacita.tables.score import CLASSES, COINS, LARGEST_ERROR, SCORES, Score
 
 NUMBER = make_encoder(Schema.loads("[target]\ncolumn='y'\nlower=0\nupper=1"))
 ROWS = 50
@@ -66,3 +67,25 @@ def test_each_row_has_coins_of_its_own(stream):
 def test_another_session_has_other_coins(stream):
     other = Randomness.insecure(0).session_key(SPLIT).stream("rounding", "another score")
     assert np.intersect1d(_coins(stream, 0, 1000), _coins(other, 0, 1000)).size == 0
+
+
+@pytest.mark.parametrize(
+    ("balanced", "area", "classes", "words"),
+    [
+        (False, False, 2, "a balanced accuracy or an AUC"),
+        (True, False, 2, "an AUC"),
+        (False, False, 5, "a balanced accuracy"),
+        (True, True, 2, ""),
+        (False, False, 0, ""),
+    ],
+)
+def test_a_measure_that_is_not_stated_is_said_to_be(balanced, area, classes, words):
+    one = ScoreInterval(value=0.7, lower=0.6, upper=0.8)
+    score = Score(
+        rows=9.0,
+        value=one,
+        balanced=one if balanced else None,
+        auc=one if area else None,
+        sizes=(3.0,) * classes,
+    )
+    assert not_stated(score).removeprefix(". At this noise, a class has too few of these rows for ") == words

@@ -73,9 +73,9 @@ def shown(values, bins):
 
 
 def test_noise_alone_has_a_magnitude_once_in_a_while():
-    """One column in five or so. It makes a feature that says nothing, which a model can bear."""
+    """One column in two or so. Its feature says nothing, which a model bears better than a lost column."""
     found = [both_queries([], seed).kind for seed in range(300)]
-    assert 0.02 < found.count("number") / 300 < 0.35
+    assert 0.3 < found.count("number") / 300 < 0.75
 
 
 def test_zeros_are_a_number_too():

@@ -141,6 +141,16 @@ def test_tampering_is_found(run, name: str) -> None:
         tacita.load(run)
 
 
+@pytest.mark.parametrize("data", [b"", b"x", b'{"count":-1,"head":"a"}', None])
+def test_a_damaged_anchor_accuses_no_other_file(run, data) -> None:
+    anchor = run / "ledger.head.json"
+    anchor.unlink() if data is None else anchor.write_bytes(data)
+    faults = check_run(run).faults
+    assert [fault.partition(":")[0] for fault in faults] == ["ledger.jsonl against ledger.head.json"], faults
+    (run / "model.safetensors").write_bytes(b"x")
+    assert check_run(run).faults == (*faults, "model.safetensors is not the file that the ledger was sealed with")
+
+
 def test_nothing_is_claimed_against_somebody_who_rewrites_them_all(run) -> None:
     """What the documentation says, and the twin of the test above: the forgery fails for the reason that it names."""
     (run / "config.toml").write_bytes((run / "config.toml").read_bytes() + b"# another\n")

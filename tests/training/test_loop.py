@@ -2,6 +2,7 @@
 
 import json
 import os
+import warnings
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 import tacita
 from tacita.runs import checkpoint
+from tacita.training.loop import DROWNED
 
 
 @pytest.fixture
@@ -65,3 +67,24 @@ def test_lines_are_on_disk_before_a_checkpoint_and_the_key_comes_last(replaced, 
 def test_a_checkpoint_moves_the_key_on(replaced):
     keys = [json.loads(content)["key"] for name, content, _ in replaced if name == "key.json"]
     assert len(set(keys)) == len(keys) == 10
+
+
+@pytest.mark.parametrize(("epsilon", "drowned"), [(1e-4, True), (1.0, False)])
+def test_noise_that_drowns_all_queries_is_said_once(epsilon, drowned):
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        run = tacita.fit(
+            torch.nn.Linear(9, 1),
+            lambda model, batch: model(batch[0]).square().sum(1),
+            (torch.ones(1000, 9),),
+            target_epsilon=epsilon,
+            target_delta=1e-4,
+            epochs=1,
+            num_records=1000,
+            progress=False,
+        )
+    assert ["noise drowns this training" in str(one.message) for one in said] == [True] * drowned
+    (session,) = run.ledger.sessions
+    noise = session.event.noise_std[0]  # of a threshold of 1
+    ratio = 256 * session.planned_queries**0.5 / (noise * 10**0.5)
+    assert (ratio < DROWNED) == drowned

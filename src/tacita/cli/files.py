@@ -1,10 +1,12 @@
 """The commands ``tacita predict``, ``statement``, ``schema`` and ``check``: for files before and after a training."""
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from tacita._files import replace_durably
 from tacita._whole_numbers import WHOLE
 from tacita.cli.names import names_of
 from tacita.cli.outputs import exit_code, say_written, write_bytes
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 else:
     Text = flags(TEXT_FORMAT)
 
+NAMED = 10  # rows without a prediction that are named
 FLAT = Parameter(name="*")  # an object's fields are options by their own names
 VERIFIED = (
     "verified: the ledger is intact up to its last known hash, the numbers of the guarantee follow from it, and "
@@ -60,11 +63,12 @@ def predict(
     if output is None:
         write_bytes(predicted_pieces(model, data, unread=unread))
     else:
-        unread.append(predict_file(model, data, output))
+        unread += predict_file(model, data, output)
         say_written(output)
-    if sum(unread):
-        words = f"without a prediction: {sum(unread)} rows that could not be read (too many or too few cells?)"
-        print(words, file=sys.stderr)
+    if unread:
+        first = ", ".join(str(row + 1) for row in unread[:NAMED]) + ", ..." * (len(unread) > NAMED)
+        words = f"without a prediction: {len(unread)} rows that could not be read (too many or too few cells?): {first}"
+        print(f"{words}, counted from the first row after a header", file=sys.stderr)
     return 0
 
 
@@ -99,23 +103,30 @@ def schema(
     /,
     *,
     target: str | None = None,
+    output: Annotated[str | None, Parameter(name=("--output", "-o"))] = None,
     text: Annotated[Text | None, FLAT] = None,
 ) -> int:
     """Draft a schema of a table for you to review: names and kinds, guessed by looking at every row. NOT PRIVATE.
 
     The draft says reviewed = false, and training refuses it until you change that.
 
-    Example: tacita schema adult.csv > adult.toml
+    Example: tacita schema adult.csv --output adult.toml
 
     Args:
         data: The table: CSV or JSON lines (compressed or not), Parquet or NPZ.
         target: The column to predict.
+        output: File to write; standard output by default.
     """
     from tacita.tables.drafting import draft
     from tacita.tables.readers import read_table
 
     reading = _resolved(text)
-    print(draft(read_table(data, reading), reading, target=target), end="")
+    found = draft(read_table(data, reading), reading, target=target)
+    if output is None:
+        print(found, end="")
+        return 0
+    replace_durably(Path(output), found.encode())
+    say_written(output)
     return 0
 
 

@@ -138,6 +138,7 @@ def _summary(run: "RunOverview", checked: "Checked") -> dict[str, str]:
         "risk": risk_in_words(fields, checked.verdict),
         "model": _model_in_words(fields),
         "score": score_in_words(run.score) or "none",
+        **({"note": "; ".join(checked.notes)} if checked.notes else {}),
         "more": f"tacita statement {run.folder}",
     }
 

@@ -6,6 +6,7 @@ epsilon; what is chosen is calibrated all the same. All other errors are those o
 """
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
@@ -147,6 +148,12 @@ def choose_strategy(
     best = min(others, key=errors.__getitem__, default=usual)
     if noise != "correlated" and errors[best] > WORTH * errors[usual]:
         best = usual
+    if errors[best] > errors[usual]:
+        warnings.warn(
+            f"noise='correlated' predicts {errors[best] / errors[usual]:.2f} times the error of independent noise "
+            "here: noise='independent' is better, and noise='auto' takes whichever is.",
+            stacklevel=2,
+        )
     compared = "; ".join(f"{errors[one] / errors[usual]:.2f} ({one.words})" for one in others)
     over = "over that of Poisson sampling with independent noise" if others else "needs two batches an epoch to differ"
     return best, f"noise = {best.words}; predicted error of the last iterate, {over}: {compared or 1}"

@@ -22,6 +22,7 @@ from tacita.random import Randomness
 from tacita.runs import seal_run
 from tacita.runs.sealed_run import LEDGER
 from tacita.sampling import PoissonSampler
+from tacita.training.loop import warn_if_drowned
 from tacita.user_records import UserRecords
 
 try:
@@ -104,6 +105,7 @@ class PrivateTrainer(Trainer):
             max_physical_batch_size=physical,
             randomness=randomness,
         )
+        warn_if_drowned(self.oracle, model)
         args = copy.copy(args)
         args.gradient_accumulation_steps, args.max_grad_norm, args.max_steps = 1, 0.0, self.oracle.planned_queries
         super().__init__(model=model, args=args, **others)

@@ -36,6 +36,7 @@ class FitBudget:
         relation: The neighboring relation.
         scales: Share of mu^2 for the histograms of scales; 0 if none is bought.
         classes: Share for the counts of classes; 0 if they were given.
+        labels: Share for the counts of labels by the classes that were given; 0 if they are bought.
         moments: Share for the second moments; 0 if none are released.
 
     Example:
@@ -52,6 +53,7 @@ class FitBudget:
     relation: NeighboringRelation
     scales: float = 0.0
     classes: float = 0.0
+    labels: float = 0.0
     moments: float = 0.0
 
     def __post_init__(self) -> None:
@@ -66,7 +68,7 @@ class FitBudget:
     @property
     def rest(self) -> float:
         """The share that is left for the gradients."""
-        return 1.0 - self.scales - self.classes - self.moments
+        return 1.0 - self.scales - self.classes - self.labels - self.moments
 
     @property
     def mu(self) -> float:
@@ -92,6 +94,10 @@ class FitBudget:
     def noise_multiplier(self, share: float, queries: int = 1) -> float:
         """Return the noise multiplier of each of ``queries`` full-batch queries that together get ``share``."""
         return 1 / (self.mu * math.sqrt(share / queries))
+
+    def labels_event(self) -> HistogramGaussianEvent:
+        """Return what the counts of labels by given classes spend: a record is in one bin."""
+        return self.scales_event(1, self.labels)
 
     def scales_event(self, histograms: int, share: float | None = None) -> HistogramGaussianEvent:
         """Return what the histograms of scales spend: one record is once in each of them.

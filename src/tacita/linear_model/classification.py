@@ -44,7 +44,7 @@ class PrivateClassifier(ClassifierMixin, DescentModel, ABC):
 
         Raises:
             ValueError: The budget is missing, delta is not below 1 / rows, a setting is wrong, or no class was
-                given and none is frequent enough to be bought.
+                given and none is frequent enough to be bought, or a given class is not among many other labels.
             BudgetExceededError: The ledger's cap does not allow the fit.
         """
         self._check_privacy()
@@ -54,6 +54,7 @@ class PrivateClassifier(ClassifierMixin, DescentModel, ABC):
         shares = {
             "scales": rules.SCALES if self.data_norm is None else 0.0,
             "classes": rules.CLASSES if self.classes is None else 0.0,
+            "labels": 0.0 if self.classes is None else rules.LABELS,
         }
         solver = rules.chosen_solver(self.solver)
         shares["moments"] = rules.MATRICES[solver] * (1 - sum(shares.values()))
@@ -73,12 +74,14 @@ class PrivateClassifier(ClassifierMixin, DescentModel, ABC):
         if shares["classes"]:
             self._check_buyable(budget, table.shape[0])
         for_scales = paying.register(budget.scales_event(1), 1, "bounds") if shares["scales"] else None
-        for_classes = paying.register(budget.classes_event(), 1, "classes") if shares["classes"] else None
+        event = budget.classes_event() if self.classes is None else budget.labels_event()
+        for_labels = paying.register(event, 1, "classes" if self.classes is None else "labels")
         plans = paying.plan_descent(rule)
-        if for_classes is None:
-            self.classes_ = known = np.unique(np.asarray(self.classes))
+        if self.classes is None:
+            self.classes_, known = named_classes(y, self._bought_classes(paying, for_labels, labels))
         else:
-            self.classes_, known = named_classes(y, self._bought_classes(paying, for_classes, labels))
+            self.classes_ = known = np.unique(np.asarray(self.classes))
+            self._check_labels(paying, for_labels, class_numbers(labels, known))
         data_norm, _ = self._bought_scales(paying, for_scales, table, None)
         scaled = self._scaled(table, data_norm, weights)
         loss = self._loss(max(2, len(self.classes_)))
@@ -97,7 +100,21 @@ class PrivateClassifier(ClassifierMixin, DescentModel, ABC):
         if num_rows < 2 * needed:
             raise ValueError(
                 f"two classes cannot be bought from {num_rows} rows at this budget, maybe not even one class: each "
-                f"takes about {needed} rows. Pass classes=, the labels, which then cost nothing. Nothing was spent."
+                f"takes about {needed} rows. Pass classes=, the labels, which are then not bought. Nothing was spent."
+            )
+
+    def _check_labels(self, paying: Paying, session: Any, numbers: np.ndarray) -> None:
+        """Raise ``ValueError`` before most is spent if a class is not seen, and many labels are none of the classes."""
+        places = np.where(np.isnan(numbers), len(self.classes_), numbers).astype(np.int64)
+        counts = np.bincount(places, minlength=len(self.classes_) + 1)
+        *known, others = buy_counts(session, {"labels": counts}, paying.randomness)["labels"]
+        seen = rules.SEEN * session.event.noise_std[0]
+        if min(known) < seen <= others and others >= rules.OTHERS * paying.num_records:
+            unseen = [name for name, count in zip(self.classes_.tolist(), known, strict=True) if count < seen]
+            raise ValueError(
+                f"classes must be the labels of y: about {others:.0f} of {paying.num_records} labels are none of "
+                f"{self.classes_.tolist()}, and {unseen} is not seen among them. {rules.LABELS:.1%} of the "
+                "budget was spent on these noisy counts."
             )
 
     def _bought_classes(self, paying: Paying, session: Any, labels: np.ndarray) -> np.ndarray:
@@ -140,8 +157,8 @@ class PrivateLogisticRegression(PrivateClassifier):
             scikit-learn.
         fit_intercept: Whether the model has a constant.
         classes: The labels. If they are ``None``, those that are frequent enough are bought.
-            A row whose label is none of those given contributes nothing, and no message tells how many there are: check
-            the spelling.
+            A row whose label is none of those given contributes nothing. If noisy counts show that many are such rows,
+            and that one of the classes has none, ``fit`` raises.
         data_norm: A public guess of how long rows are; rows may be longer. If it is ``None``, it is bought.
         max_sample_weight: A public bound of the weights that ``fit`` is given; larger ones are cut to it.
         steps, max_grad_norm: Number and clipping threshold of the gradients, by a public rule if ``None``.

@@ -212,8 +212,9 @@ class SealedRun:
         except LedgerError as error:
             return (str(error).rstrip("."),)
         held, seal = ledger.verify(), ledger.sealed
-        if seal is None or not held.ok:
-            return (f"{LEDGER} against {held.anchor}: {held.reason or UNSEALED}",)
+        broken = () if held.ok and seal is not None else (f"{LEDGER} against {held.anchor}: {held.reason or UNSEALED}",)
+        if seal is None:
+            return broken
         self._files = dict(seal.files)
         found = [fault for name in seal.files if (fault := self._fault(name))]
         found += [f"{name} was not there when the ledger was sealed" for name in self._added()]
@@ -225,7 +226,7 @@ class SealedRun:
         other = (
             [] if self._same_statement(seal) else [f"{STATEMENT} is not the statement that the ledger was sealed with"]
         )
-        return (*found, *other)
+        return (*broken, *found, *other)
 
     def _added(self) -> list[str]:
         """Return the files that stand beside sealed ones in a folder within the run's: a library may read them, too."""

@@ -1,10 +1,10 @@
 r"""The budget of the purchases and of the score, and the noise that follows, by public rules fixed beforehand.
 
-The total is the Gaussian :math:`\mu` of (epsilon, delta). Three purchases get shares of :math:`\mu^2`, together never
-more than a quarter of it: the number of rows and the task; the target's values; the other columns, whose share grows
-with their number and is split between the survey and the refinement. All are registered with the training, whose noise
-is calibrated alongside them. The score on held-out rows comes after the purchases and beside the training, because
-no row is in both. So it may spend what the purchases leave of :math:`\mu^2`.
+The total is the Gaussian :math:`\mu` of (epsilon, delta). Three purchases get shares of :math:`\mu^2`: the number of
+rows and the task; the target's values; the other columns, whose share is split between the survey and the refinement.
+All are registered with the training, whose noise is calibrated alongside them. The score on held-out rows comes after
+the purchases and beside the training, because no row is in both. So it may spend what the purchases leave of
+:math:`\mu^2`.
 """
 
 import math
@@ -19,9 +19,7 @@ from tacita.tables.score import CLASSES, SCORES
 
 ROWS = 0.02  # share of the total mu^2: the number of rows, and the task
 TARGET = 0.06  # ... the target's values, because without classes there is no model
-A_COLUMN = 0.005  # ... each other column
-COLUMNS = 0.06  # ... all other columns together, at least, from three columns on
-MOST = 0.25  # ... all purchases together, at most: the rest gives the training 0.87 of the total mu
+COLUMNS = 0.3  # ... all other columns together, from three on: what is left gives the training 0.79 of the total mu
 SURVEY = 0.5  # the survey's share of what the columns get; 0.35 to 0.8 give about the same accuracy
 SCORE_SHARES = {SCORES: 0.75, CLASSES: 0.25}  # of what the score spends, by block
 NEW_TEXTS = 0.1  # share of delta for texts that only one record holds
@@ -142,11 +140,10 @@ def columns_share(num_columns: int) -> float:
     """Return what ``num_columns`` columns may spend, as a share of mu (the square root of a share of mu^2).
 
     Example:
-        >>> round(columns_share(15) ** 2, 9), round(columns_share(1000) ** 2 + TARGET + ROWS, 9)
-        (0.075, 0.25)
+        >>> round(columns_share(1) ** 2, 9), round(columns_share(1000) ** 2, 9)
+        (0.1, 0.3)
     """
-    least = COLUMNS * min(num_columns, 3) / 3
-    return math.sqrt(min(max(A_COLUMN * num_columns, least), MOST - TARGET - ROWS))
+    return math.sqrt(COLUMNS * min(num_columns, 3) / 3)
 
 
 def text_threshold(noise_std: float, failure_probability: float, new_texts: int, rows: int = 1) -> float:

@@ -19,7 +19,6 @@ from tacita.tables.released_counts import whole
 from tacita.tables.score import CLASSES, COINS, Score, read_score, score_counts
 from tacita.testing.roc import auc
 
-NO_AREA = ". One of the two classes has too few of these rows for a balanced accuracy or an AUC at this noise"
 Guess = tuple[str, float]  # the most common label and its share of the rows
 
 
@@ -96,7 +95,7 @@ def bought(
         "how": "bought in the same ledger, on rows held out by coin; the interval covers sampling and noise"
         + ("" if score.value.value is not None else "; at this noise they are too few for a number")
         + bounded(encoder, largest, score)
-        + (NO_AREA if len(encoder.classes) == 2 and score.auc is None else ""),
+        + not_stated(score),
         "noise_std": dict(noise_std),
         **({} if score.outside is None else {"outside": dict(zip(("share", "noise"), score.outside, strict=True))}),
     }
@@ -104,6 +103,15 @@ def bought(
         if value is not None:
             found[name] = {"value": value.value, "interval": _ends(value)}
     return found
+
+
+def not_stated(score: Score) -> str:
+    """Say which measures a class is too rare for; empty if all are stated."""
+    missing = ["a balanced accuracy"] * (score.balanced is None) + ["an AUC"] * (
+        len(score.sizes) == 2 and not score.auc
+    )
+    few = ". At this noise, a class has too few of these rows for "
+    return few + " or ".join(missing) if missing and len(score.sizes) > 1 else ""
 
 
 def none_for(encoder: Encoder, how: str) -> dict[str, Any]:

@@ -25,10 +25,11 @@ GROUP = 3  # octaves of a coarse bin; both signs together
 GROUPS = EXPONENTS // GROUP
 ZERO_GROUP = 2  # place of zero among the coarse bins; missing and text stand before it, the groups behind
 COARSE = 8.0  # the first query has coarse bins if the rows are fewer than so many noise standard deviations
-GROUP_STANDS_OUT = 2.5  # noise standard deviations by which one or two coarse bins must stand out
+GROUP_STANDS_OUT = 2.0  # noise standard deviations by which one or two coarse bins must stand out
 STANDS_OUT = 3.5  # ... the window of dyadic bins that shows a number's scale, if its magnitude is not known
 BESIDE = 1.5  # ... a bin beside that window, to be kept
 WINDOW = 3  # the largest number of octaves of that window
+APART = 1000  # by so much rarer than in the survey is a bin apart from it kept by mistake: one far out ruins bounds
 
 Octaves = tuple[int, int]  # the first, and one past the last, from 0 at 2^-30
 
@@ -163,7 +164,7 @@ def window(
         while last + 1 < stop and side[last + 1] >= level:
             last += 1
     kept = {zero + sign * (1 + place) for sign in signs for place in range(first, last + 1)}
-    kept |= set(np.flatnonzero(counts >= max(cut(noise_std, BINS), 0.5)).tolist()) - {zero}
+    kept |= set(np.flatnonzero(counts >= max(cut(noise_std, APART * BINS), 0.5)).tolist()) - {zero}
     if counts[zero] >= max(STANDS_OUT * (noise_std if zero_noise_std is None else zero_noise_std), 0.5):
         kept.add(zero)
     return tuple(Bin(*bin_bounds(2 + i), max(float(counts[i]), 1.0)) for i in sorted(kept))

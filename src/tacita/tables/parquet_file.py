@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tacita._npz import TOO_LARGE
 from tacita.errors import DataStructureError
 from tacita.tables.csv_lines import stripped
 from tacita.tables.table import Column, NumberColumn, Table, TextColumn
@@ -59,6 +60,8 @@ def _words_kept_back(path: Path) -> Iterator[None]:
         yield
     except (DataStructureError, GeneratorExit):
         raise
+    except MemoryError:
+        raise DataStructureError(TOO_LARGE.format(str(path))) from None
     except Exception:
         raise DataStructureError(f"data must be a readable Parquet file, got {str(path)!r}.") from None
 

@@ -5,7 +5,7 @@ No privacy is claimed for the rows that are predicted on. They are the caller's 
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,11 @@ Cells = list[list[str]]  # the cells of the new columns, column by column
 PredictedChunks = Iterator[tuple[Cells, np.ndarray]]  # with a mask of the rows that count
 
 
-def predict_file(model: TableModel, data: str, output: str) -> int:
+def predict_file(model: TableModel, data: str, output: str) -> list[int]:
     """Write ``data`` with predictions to ``output``, whole or not at all; see :func:`predicted_pieces`.
 
     Returns:
-        The number of rows that could not be read, and so have no prediction.
+        The numbers, from 0, of the rows that could not be read, and so have no prediction.
 
     Raises:
         DataStructureError: The file cannot be read, a column is missing, or one is already named like a prediction.
@@ -44,7 +44,7 @@ def predict_file(model: TableModel, data: str, output: str) -> int:
     unread: list[int] = []
     pieces = predicted_pieces(model, data, as_parquet=target.suffix.lower() == ".parquet", unread=unread)
     replace_in_pieces(target, pieces)
-    return sum(unread)
+    return unread
 
 
 def predicted_pieces(
@@ -55,7 +55,7 @@ def predicted_pieces(
     The lines of a CSV stay as they are, byte for byte, and get more cells; the objects of JSON lines get more names. A
     Parquet file becomes Parquet or CSV. For
     an NPZ file the predictions alone are written, as CSV. A row of the wrong width keeps its line and gets empty cells;
-    the number of such rows is appended to ``unread``, piece by piece.
+    the numbers of such rows, from 0, are added to ``unread``, piece by piece.
     Dates are written as texts by ISO 8601: ``2024-05-01``, or with seconds if the target varies within a day.
 
     Raises:
@@ -65,7 +65,7 @@ def predicted_pieces(
     source = Path(data)
     reading = model.encoder.reading
     table = open_table(source, reading, only=model.encoder.columns(with_target=False) or None)
-    chunks = ((_predicted(model, chunk), _counted(chunk.valid, unread)) for chunk in table.chunks())
+    chunks = ((_predicted(model, chunk), chunk.valid) for chunk in _seen(table.chunks(), unread))
     suffix = source.suffix.lower()
     kinds: dict[str, type] = dict.fromkeys(_names(model), float)
     if model.encoder.task == "classification" or _predicts_dates(model):
@@ -79,10 +79,14 @@ def predicted_pieces(
     return _appended(source, reading, _names(model), chunks)
 
 
-def _counted(valid: np.ndarray, unread: list[int] | None) -> np.ndarray:
-    if unread is not None:
-        unread.append(int((~valid).sum()))
-    return valid
+def _seen(chunks: Iterable[Table], unread: list[int] | None) -> Iterator[Table]:
+    """Yield the chunks, and add the numbers of their rows that could not be read to ``unread``."""
+    first = 0
+    for chunk in chunks:
+        if unread is not None:
+            unread += (first + np.flatnonzero(~chunk.valid)).tolist()
+        first += chunk.num_rows
+        yield chunk
 
 
 def _predicts_dates(model: TableModel) -> bool:

@@ -16,8 +16,11 @@ from tacita.ledger import Ledger, Statement, statement
 from tacita.ledger.verdict import Verdict, verdict
 from tacita.runs.run_facts import tacita_version
 from tacita.runs.sealed_run import LEDGER, STATEMENT, TEXT, SealedRun
+from tacita.runs.signing import SIGNATURES
 from tacita.tables import run_list
 from tacita.tables.table_statement import EXTRAS, IF_ANY
+
+SIGNED = "signed: not checked here; tacita verify RUN --public-key FILE checks the signatures"
 
 
 @dataclass(frozen=True)
@@ -28,8 +31,8 @@ class Checked:
         text: The statement, made again from the ledger.
         faults: What was changed, in words; empty if nothing was.
         verdict: What the statement comes to.
-        notes: What a reader should know that is no fault, in words: other runs on the same data that were added since,
-            or another version of tacita that wrote the statement.
+        notes: What a reader should know that is no fault, in words: signatures, which are not checked; other runs on
+            the same data that were added since; or another version of tacita that wrote the statement.
     """
 
     text: str
@@ -58,6 +61,8 @@ def check_run(folder: str | Path) -> Checked:
         unread = [f"{LEDGER}: {error}"] if not faults else []
         return Checked(_text(run.folder), (*faults, *unread), Verdict("changed"))
     notes = _notes(run.folder, run.stated)
+    if not again.to_json()["ledger_verified"]:  # a statement of such a ledger differs in itself
+        return Checked(text, tuple(faults), verdict(again.to_json(), changed=True), notes)
     compared = compare_statements(run.stated, again.to_json(), sealed=not faults)
     if compared.changed:
         faults.append(f"{STATEMENT} does not follow from the ledger: {', '.join(compared.changed)}")
@@ -69,12 +74,13 @@ def check_run(folder: str | Path) -> Checked:
 
 
 def _notes(folder: Path, stated: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a note if the list of runs now has other runs on the same data set."""
+    """Return notes of signatures, and of other runs on the same data set that the list of runs now has."""
+    signed = (SIGNED,) if (folder / SIGNATURES).exists() else ()
     dataset = stated.get("dataset")
     if not isinstance(dataset, Mapping) or not {"name", "id", "list"} <= set(dataset):
-        return ()
+        return signed
     count = run_list.others(folder.absolute().parent / run_list.NAME, dataset)
-    return (run_list.words(dataset, count),) if count else ()
+    return (*signed, run_list.words(dataset, count)) if count else signed
 
 
 def _text(folder: Path) -> str:

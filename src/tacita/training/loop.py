@@ -4,10 +4,12 @@ Nothing here sees raw data.
 """
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from tacita.errors import BudgetExceededError, ResumeError
@@ -19,6 +21,8 @@ from tacita.runs.folder import RunFolder
 from tacita.training.callbacks import Watch
 from tacita.training.progress import Progress
 from tacita.training.several_ranks import begin, save, tell_watched
+
+DROWNED = 0.3  # of the noise's length: what the gradients of a whole run may add up to before it is said
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +126,8 @@ def train(
         on_step: Called after each step with the number of steps made. It is handed nothing private.
     """
     every = begin(state, checkpoints)
+    if state.oracle.source.ranks.leads:
+        warn_if_drowned(state.oracle, state.model)
     state.model.train()
     while state.oracle.remaining_queries and not state.stopped:
         try:
@@ -148,6 +154,23 @@ def train(
     _end(state)
     if watch is not None:
         watch.end()
+
+
+def warn_if_drowned(oracle: GradientOracle, model: nn.Module) -> None:
+    r"""Warn if noise is much longer than all clipped gradients of the run, were they alike and as long as they may be.
+
+    The ratio of both is :math:`B \sqrt T / (\sigma \sqrt d)`, where B is the expected batch, T the number of queries,
+    :math:`\sigma` the noise multiplier and d the number of weights; it is that of a step times :math:`\sqrt T`. All of
+    them are public.
+    """
+    weights, noise = sum(p.numel() for p in trainable(model).values()), oracle.noise_multiplier
+    ratio = oracle.divisor * math.sqrt(oracle.planned_queries) / max(noise * math.sqrt(weights), 1e-300)
+    if ratio < DROWNED:
+        warnings.warn(
+            f"noise drowns this training: over all {oracle.planned_queries} queries it is at least {1 / ratio:.2g} "
+            "times as long as the clipped gradients together. A larger epsilon, more records or fewer weights help.",
+            stacklevel=2,
+        )
 
 
 def _step(state: TrainingState) -> None:
