@@ -404,7 +404,7 @@ def test_threads_that_ask_two_oracles_never_mix_them():
         def slow(self, rows):
             if self is ranks:
                 begun.set()
-                time.sleep(0.2 + 0.4 * rank)
+            time.sleep(0.4 if self is not ranks else 0.8 * rank)
             return share(self, rows)
 
         def asked(oracle):
