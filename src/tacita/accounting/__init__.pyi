@@ -1,6 +1,6 @@
 from .accountant import Bound, delta, epsilon
 from .batch_limit import least_max_batch_size
-from .calibration import calibrate
+from .calibration import calibrate, most_queries
 from .curve import PrivacyCurve, attack_accuracy, curve_accuracy, privacy_curve
 from .events.counts import (
     HistogramGaussianEvent,
@@ -85,6 +85,7 @@ __all__ = [
     "gaussian_sum_event",
     "hardening",
     "least_max_batch_size",
+    "most_queries",
     "moved",
     "privacy_curve",
     "stable_failure_probability",
