@@ -1,6 +1,7 @@
 from .accountant import Bound, delta, epsilon
 from .batch_limit import least_max_batch_size
-from .calibration import calibrate, most_queries
+from .budget import most_queries
+from .calibration import calibrate
 from .curve import PrivacyCurve, attack_accuracy, curve_accuracy, privacy_curve
 from .events.counts import (
     HistogramGaussianEvent,

@@ -45,11 +45,9 @@ def pad_to(length: int, *, value: float | Mapping[str, float] = 0) -> Callable[[
         if isinstance(part, tuple):
             return tuple(padded(inner, fill) for inner in part)
         if dataclasses.is_dataclass(part) and not isinstance(part, type):
-            names = [one.name for one in dataclasses.fields(part) if one.init]
-            inner = {name: padded(getattr(part, name), by_name.get(name, fill)) for name in names}
-            return dataclasses.replace(part, **inner)
-        if isinstance(part, (list, np.ndarray)):
-            part = torch.as_tensor(np.asarray(part))
+            fields = {one.name: getattr(part, one.name) for one in dataclasses.fields(part) if one.init}
+            return dataclasses.replace(part, **padded(fields, fill))
+        part = torch.as_tensor(np.asarray(part)) if isinstance(part, (list, np.ndarray)) else part
         return _cut_or_filled(part, length, fill) if isinstance(part, Tensor) and part.ndim else part
 
     return lambda items: stacked([padded(item, other) for item in items])
