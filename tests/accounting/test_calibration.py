@@ -157,3 +157,31 @@ def test_noise_pays_for_every_session_and_for_those_alongside(events, sessions, 
     found = acc.calibrate(events.full, "add_or_remove_one", 1.0, 1e-5, others, queries=4, sessions=sessions)
     left = acc.gaussian_mu(1.0, 1e-5) ** 2 - alongside / 20**2
     assert found == pytest.approx(math.sqrt(4 * sessions / left), rel=1e-3)
+
+
+@given(
+    budget=st.floats(0.2, 20.0),
+    multiplier=st.floats(0.6, 5.0),
+    rate=st.floats(0.005, 0.4),
+    at_most=st.integers(1, 300),
+)
+@settings(max_examples=8, deadline=None)
+def test_as_many_queries_as_the_budget_holds_and_no_more(budget, multiplier, rate, at_most):
+    event = poisson_at(rate, "add_or_remove_one")(multiplier)
+    found = acc.most_queries(event, budget, 1e-5, at_most=at_most)
+    assert 0 <= found <= at_most
+    assert found == 0 or accounted(event, found, 1e-5) <= budget
+    assert found == at_most or accounted(event, found + 1, 1e-5) > budget
+
+
+def test_a_budget_without_a_limit_holds_what_is_wanted_and_one_of_nothing_holds_no_query():
+    event = poisson_at(0.1, "replace_one")(1.0)
+    assert acc.most_queries(event, math.inf, 1e-5, at_most=50) == 50
+    assert acc.most_queries(event, 0.0, 1e-5, at_most=50) == 0
+
+
+@pytest.mark.parametrize("wrong", [{"max_epsilon": -1.0}, {"max_epsilon": math.nan}, {"delta": 1.0}, {"at_most": 0}])
+def test_a_budget_out_of_range_is_refused(wrong):
+    given = {"max_epsilon": 1.0, "delta": 1e-5, "at_most": 10, **wrong}
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        acc.most_queries(poisson_at(0.1, "replace_one")(1.0), **given)

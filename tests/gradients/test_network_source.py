@@ -518,6 +518,15 @@ def test_pad_to_cuts_and_fills_every_sequence_of_a_record():
         tacita.pad_to(0)
 
 
+def test_pad_to_fills_a_named_field_with_a_value_of_its_own():
+    record = {"tokens": [5, 6], "labels": [5, 6], "parts": {"labels": [[1]], "other": (np.ones(1), [2])}}
+    batch = tacita.pad_to(3, value={"labels": -100})([record])
+    assert batch["tokens"].tolist() == [[5, 6, 0]]
+    assert batch["labels"].tolist() == [[5, 6, -100]]
+    assert batch["parts"]["labels"].tolist() == [[[1], [-100], [-100]]]
+    assert [part.tolist() for part in batch["parts"]["other"]] == [[[1, 0, 0]], [[2, 0, 0]]]
+
+
 @pytest.mark.parametrize("method", ["loop", "program"])
 def test_no_message_counts_the_records_of_a_batch(model, method):
     """Row 59 of the pitfalls: "12 for 38 samples" tells the secret size of a batch."""

@@ -1,5 +1,6 @@
 from .accountant import Bound, delta, epsilon
 from .batch_limit import least_max_batch_size
+from .budget import most_queries
 from .calibration import calibrate
 from .curve import PrivacyCurve, attack_accuracy, curve_accuracy, privacy_curve
 from .events.counts import (
@@ -85,6 +86,7 @@ __all__ = [
     "gaussian_sum_event",
     "hardening",
     "least_max_batch_size",
+    "most_queries",
     "moved",
     "privacy_curve",
     "stable_failure_probability",

@@ -15,7 +15,7 @@ from tacita import _validate
 from tacita.gradients.batches import stacked
 
 
-def pad_to(length: int, *, value: float = 0) -> Callable[[list], Any]:
+def pad_to(length: int, *, value: float | Mapping[str, float] = 0) -> Callable[[list], Any]:
     """Make a ``collate_fn`` that brings the first axis of everything in a record to one public length.
 
     Longer sequences are cut, shorter ones are followed by ``value``; numbers stay numbers. A model that must tell the
@@ -23,7 +23,8 @@ def pad_to(length: int, *, value: float = 0) -> Callable[[list], Any]:
 
     Args:
         length: Number of positions that every sequence has afterwards; public.
-        value: The value that follows a shorter sequence.
+        value: The value that follows a shorter sequence; or, by the name of a field, one for each of some fields, such
+            as ``{"labels": -100}``, and 0 for the others.
 
     Returns:
         A function from a list of records (tensors, arrays, lists of numbers; nested in tuples, lists of those,
@@ -36,19 +37,20 @@ def pad_to(length: int, *, value: float = 0) -> Callable[[list], Any]:
     """
     _validate.count("length", length)
 
-    def padded(part: Any) -> Any:
-        if isinstance(part, Mapping):
-            return {key: padded(inner) for key, inner in part.items()}
-        if isinstance(part, tuple):
-            return tuple(padded(inner) for inner in part)
-        if dataclasses.is_dataclass(part) and not isinstance(part, type):
-            fields = [one.name for one in dataclasses.fields(part) if one.init]
-            return dataclasses.replace(part, **{name: padded(getattr(part, name)) for name in fields})
-        if isinstance(part, (list, np.ndarray)):
-            part = torch.as_tensor(np.asarray(part))
-        return _cut_or_filled(part, length, value) if isinstance(part, Tensor) and part.ndim else part
+    by_name, other = (value, 0.0) if isinstance(value, Mapping) else ({}, value)
 
-    return lambda items: stacked([padded(item) for item in items])
+    def padded(part: Any, fill: float) -> Any:
+        if isinstance(part, Mapping):
+            return {key: padded(inner, by_name.get(key, fill)) for key, inner in part.items()}
+        if isinstance(part, tuple):
+            return tuple(padded(inner, fill) for inner in part)
+        if dataclasses.is_dataclass(part) and not isinstance(part, type):
+            fields = {one.name: getattr(part, one.name) for one in dataclasses.fields(part) if one.init}
+            return dataclasses.replace(part, **padded(fields, fill))
+        part = torch.as_tensor(np.asarray(part)) if isinstance(part, (list, np.ndarray)) else part
+        return _cut_or_filled(part, length, fill) if isinstance(part, Tensor) and part.ndim else part
+
+    return lambda items: stacked([padded(item, other) for item in items])
 
 
 def _cut_or_filled(sequence: Tensor, length: int, value: float) -> Tensor:
