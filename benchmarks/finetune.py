@@ -29,6 +29,7 @@ from step_worker import peak_mib
 SCRIPT, PAGE = "benchmarks/finetune.py", ROOT / "docs" / "finetuning.md"
 TOKENS, VOCABULARY, ROWS, PHYSICAL = 96, 1024, 2000, 8
 PLAIN, ORACLE, SMALL, OPACUS = "plain", "tacita", f"tacita, {PHYSICAL} in memory", "Opacus"
+TURN = 4  # steps: batches are of unequal sizes
 Step = Callable[[], None]
 
 
@@ -202,7 +203,7 @@ def measured(cell: str, rounds: int, opacus: str | None) -> dict[str, str]:
     seconds, memory = {name: list[float]() for name in names}, dict[str, float]()
     for _ in range(rounds):
         for name in random.sample(names, len(names)):
-            spent, memory[name] = workers[name].run(1)
+            spent, memory[name] = workers[name].run(TURN)
             seconds[name].append(spent)
     for worker in workers.values():
         worker.close()
