@@ -29,6 +29,7 @@ UNIT = 2.0**-53  # unit roundoff of float64
 BLOCK = 2**18  # elements widened to float64 at once
 
 
+@cache
 def wide(dtype: torch.dtype) -> torch.dtype:
     """Return the dtype in which tensors of ``dtype`` are summed: float32 or better."""
     return torch.promote_types(dtype, torch.float32)

@@ -184,8 +184,8 @@ class Programs:
 
     @property
     def only_reads(self) -> bool:
-        """Whether nothing writes a batch: a checked program never does."""
-        return all(is_ours(call.rule) for program, _, _ in self._programs.values() for call in program.calls)
+        """Whether nothing writes a batch."""
+        return all(program.only_reads for program, _, _ in self._programs.values())
 
     def retrace(self) -> None:
         """Forget all programs: the next query traces the model and the loss as they are then."""
