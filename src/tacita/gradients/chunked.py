@@ -132,10 +132,11 @@ class ChunkedEngine(Engine):
         """Yield the chunks of the batch, each with the labels of its rows."""
         place = 0
         for chunk in self._chunks:
-            if chunk.labels is None:
+            if chunk.labels is not None:
+                yield chunk
+            else:
                 labels = self._labels if isinstance(self._labels, Tensor) else self.labels
-                chunk = replace(chunk, labels=labels[place : place + chunk.size])
-            yield chunk
+                yield replace(chunk, labels=labels[place : place + chunk.size])
             place += chunk.size
 
     def _chunk_sums(self, chunk: Chunk, rule: Rule, groups: Groups) -> tuple[list[dict[str, Tensor]], Tensor]:
