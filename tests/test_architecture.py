@@ -118,6 +118,30 @@ def test_imports_point_downwards():
     assert not wrong, "\n".join(wrong)
 
 
+def private_names_of_others(source: str, module: str) -> list[str]:
+    """Modules and names with an underscore that ``source`` imports from another room."""
+    private = re.compile(r"tacita\.\w+(\.\w+)*\._")
+    names = [
+        (node.lineno, f"{node.module}.{alias.name}")
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0
+        for alias in node.names
+    ]
+    return [
+        f"{module}:{line} imports {name}"
+        for line, name in names
+        if private.match(name) and room_of(name) != room_of(module)
+    ]
+
+
+def test_what_begins_with_an_underscore_stays_in_its_room():
+    found = [line for path in modules() for line in private_names_of_others(path.read_text(), dotted(path))]
+    assert not found, "\n".join(found)
+    assert private_names_of_others("from tacita.accounting._window import Total", "tacita.convex.heavy_tailed")
+    assert private_names_of_others("from tacita.accounting.curve import _Curve", "tacita.convex.heavy_tailed")
+    assert not private_names_of_others("from tacita._row_numbers import RowNumbers", "tacita.convex.heavy_tailed")
+
+
 def test_one_oracle_and_its_statement_bring_no_more_than_they_do():
     """Whoever trusts an epsilon trusts this code. The numbers are what there is; they are to go down, and never up."""
     files = run_path(str(ROOT / "benchmarks" / "house.py"))["brought"]()  # Opacus installs a package "benchmarks"

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacita._box_muller import BLOCK, PAIR, fill_float64
-from tacita._stream import _COINS, _LANE, _PIECE
+from tacita._stream import _COINS, LANE, PIECE
 from tacita.random import Key, Stream
 
 SECRET = bytes(range(32))
@@ -82,7 +82,7 @@ def test_integers_are_words_modulo_high_with_rejected_words_replaced(high):
 
     def plain(place):
         while (word := ecb_words(place, 1)[0]) >= limit:
-            place += _LANE
+            place += LANE
         return word % high
 
     assert stream.integers(40, high, offset=3).tolist() == [plain(3 + i) for i in range(40)]
@@ -107,7 +107,7 @@ def test_any_stretch_of_normals_has_the_same_bits(offset, count):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("threads", [1, 2, 3, 5])
 def test_the_bits_of_normals_do_not_depend_on_threads_or_chunks(threads, dtype):
-    stream, count, before = seeded(3), 2 * _PIECE + 3 * BLOCK + 17, torch.get_num_threads()
+    stream, count, before = seeded(3), 2 * PIECE + 3 * BLOCK + 17, torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         whole = stream.normals(count, dtype=dtype)
@@ -165,7 +165,7 @@ def test_permutations_and_choices_are_what_they_say():
 
 
 def test_a_tie_redraws_the_whole_permutation(monkeypatch):
-    lanes = {0: [5, 5, 1], _LANE: [9, 3, 6]}
+    lanes = {0: [5, 5, 1], LANE: [9, 3, 6]}
     monkeypatch.setattr(Stream, "words", lambda self, count, offset=0: np.array(lanes[offset], np.uint64))
     assert seeded(0).permutation(3).tolist() == [1, 2, 0]
 

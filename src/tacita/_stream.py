@@ -26,10 +26,10 @@ from tacita._normals.definition import GROUP
 
 _AES_BLOCK = 16  # bytes
 _WORD = 8  # bytes
-_LANE = 2**60  # words between a draw and its second attempt, if the first is rejected
+LANE = 2**60  # words between a draw and its second attempt, if the first is rejected
 _ZEROS = memoryview(bytes(2**17))  # the cipher's input; small enough to stay in the second-level cache
 _COINS = 2**16  # coins of one pass of operations
-_PIECE = 4 * CHUNK64  # float64 normals that a thread takes at once
+PIECE = 4 * CHUNK64  # float64 normals that a thread takes at once
 _PAIRS = 2**98  # AES counter from which pairs of words stand
 
 AES, CHACHA20 = 1, 2  # versions: what float32 normals are made of
@@ -121,7 +121,7 @@ class Stream:
         words = self.words(count, offset)
         lane = 0
         while (rejected := np.flatnonzero(words > last)).size:
-            lane += _LANE
+            lane += LANE
             words[rejected] = [self.words(1, lane + offset + int(i))[0] for i in rejected]
         return (words % np.uint64(high)).astype(np.int64)
 
@@ -137,7 +137,7 @@ class Stream:
             ranked = words[order]
             if not (ranked[1:] == ranked[:-1]).any():
                 return order.astype(np.int64, copy=False)
-            lane += _LANE
+            lane += LANE
 
     def choice(self, n: int, k: int) -> np.ndarray:
         """Draw a uniform subset of k of 0 .. n - 1, int64, ascending: the first k distinct values of uniform draws."""
@@ -226,9 +226,9 @@ class Stream:
 
         def fill(start: int) -> None:
             cipher = self._cipher(_WORD * (first + start))
-            fill_float64(out[start : start + _PIECE], partial(_fill, cipher))
+            fill_float64(out[start : start + PIECE], partial(_fill, cipher))
 
-        return in_threads(fill, range(0, len(out), _PIECE))
+        return in_threads(fill, range(0, len(out), PIECE))
 
     def _blocks(self, counter: int, places: np.ndarray) -> np.ndarray:
         """Return the cipher's blocks at ``counter`` (a multiple of 2^64) + ``places``, as pairs of words."""

@@ -10,7 +10,7 @@ from functools import reduce
 from dp_accounting.pld import pld_pmf
 from dp_accounting.pld import privacy_loss_distribution as library
 
-from tacita.accounting._pairs import DominatingPair
+from tacita.accounting.dominating_pairs import DominatingPair
 from tacita.accounting.events.guarantee import Guarantee
 
 PrivacyLossDistribution = library.PrivacyLossDistribution

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tacita import accounting as acc
 from tacita.accounting import accountant
-from tacita.accounting._pld_accountant import pairs_of
 from tacita.accounting.events import Event
+from tacita.accounting.pld_accountant import pairs_of
 from tacita.accounting.renyi_curve import ORDERS, RenyiCurve
 from tacita.errors import UnsupportedEventError
 from tacita.hardened import DiscreteGaussianEvent

@@ -10,9 +10,9 @@ import pytest
 from scipy.special import ndtr
 
 from tacita import accounting as acc
-from tacita.accounting import _allocation_pair
-from tacita.accounting._allocation_pair import LARGEST_RATIO, AllocationPair
-from tacita.accounting._pld_accountant import EpsilonQuery, _larger, directions
+from tacita.accounting import allocation_pair
+from tacita.accounting.allocation_pair import LARGEST_RATIO, AllocationPair
+from tacita.accounting.pld_accountant import EpsilonQuery, _larger, directions
 
 DELTA = 1e-5
 
@@ -191,19 +191,19 @@ def test_disjoint_batches_are_one_epoch_and_no_more():
 def test_a_grid_keeps_the_masses_of_both_worlds(interval, swapped):
     """A loss between two points is split so that neither world has more or less than it had."""
     pair = AllocationPair(10, 1.0, 7)
-    losses, chances, lost = pair._points(_allocation_pair.LEFT_OUT, _allocation_pair.FINE, swapped)
+    losses, chances, lost = pair._points(allocation_pair.LEFT_OUT, allocation_pair.FINE, swapped)
     law = pair.law(interval, (-60.0, 60.0), swapped=swapped)
     assert chances.sum() + lost <= (law.masses.sum() + law.infinity) * (1 + 1e-14)
     assert law.masses @ np.exp(-law.losses) == pytest.approx(chances @ np.exp(-losses), rel=1e-12)
 
 
 def test_rounding_is_added_to_every_chance_in_both_directions():
-    pair, settings = AllocationPair(10, 1.0, 7), (_allocation_pair.FINE, 1e-48)
-    one, seven = (_allocation_pair.ratio_sum(count, 10, 1.0, *settings) for count in (1, 7))
+    pair, settings = AllocationPair(10, 1.0, 7), (allocation_pair.FINE, 1e-48)
+    one, seven = (allocation_pair.ratio_sum(count, 10, 1.0, *settings) for count in (1, 7))
     assert seven.rounding >= 7 * one.rounding > 0
-    _, chances, _ = pair._points(1e-48, _allocation_pair.FINE, True)
+    _, chances, _ = pair._points(1e-48, allocation_pair.FINE, True)
     assert (chances[::-1] >= seven.masses * (1 + seven.rounding)).all()
-    losses, chances, _ = pair._points(1e-48, _allocation_pair.FINE, False)
+    losses, chances, _ = pair._points(1e-48, allocation_pair.FINE, False)
     assert chances.sum() >= float(seven.masses @ np.exp(losses)) * (1 + seven.rounding) * (1 - 1e-12)
 
 
@@ -216,7 +216,7 @@ def test_both_directions_are_composed_each_with_itself():
 @pytest.mark.parametrize("swapped", [False, True])
 def test_what_is_left_out_counts_as_infinite_loss(swapped, monkeypatch):
     """At a tail of 1e-6, the chance of losses that no float of the law holds."""
-    monkeypatch.setattr(_allocation_pair, "LEFT_OUT", 1e-6)
+    monkeypatch.setattr(allocation_pair, "LEFT_OUT", 1e-6)
     law = AllocationPair(10, 1.0, 10).law(0.01, (-30.0, 30.0), swapped=swapped)
     assert 1e-9 < law.infinity < 2e-5
     assert law.masses.sum() + law.infinity >= 1

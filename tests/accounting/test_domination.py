@@ -199,7 +199,7 @@ def test_unit_pair_dominates_in_both_directions(seed):
     ("rows", "rate", "contribution"), [(3, 0.5692590620681275, 0.75), (4, 0.02, 1.0), (2, 0.3, 0.5)]
 )
 def test_the_discretised_unit_pair_is_never_below_the_exact_one(rows, rate, contribution):
-    """dp_accounting's own version of this pair is below at some levels, see accounting/_line_pairs.py."""
+    """dp_accounting's own version of this pair is below at some levels, see accounting/line_pairs.py."""
     event = acc.GaussianSumEvent(
         relation="add_or_remove_one",
         max_contribution=(contribution,),

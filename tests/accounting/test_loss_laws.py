@@ -7,9 +7,9 @@ import pytest
 
 from tacita import accounting as acc
 from tacita.accounting._gaussian_mixture import ShownGaussianPair
-from tacita.accounting._laplace_pair import LaplacePair
-from tacita.accounting._line_pairs import EnvelopePair, GaussianPair, MixturePair, ReplacedPair
-from tacita.accounting._pairs import ResponsePair
+from tacita.accounting.dominating_pairs import ResponsePair
+from tacita.accounting.laplace_pair import LaplacePair
+from tacita.accounting.line_pairs import EnvelopePair, GaussianPair, MixturePair, ReplacedPair
 from tests.accounting.divergences import envelope, laplace, mixture_divergence, replaced_divergence, response
 
 THREE = ((0.0, 0.7, 1.9), (0.5, 0.3, 0.2))

@@ -7,11 +7,11 @@ import pytest
 from scipy.special import ndtr
 
 from tacita import accounting as acc
-from tacita.accounting import _pld_accountant, accountant
+from tacita.accounting import accountant, pld_accountant
 from tacita.accounting._gaussian_mixture import ShownGaussianPair
-from tacita.accounting._line_pairs import MixturePair, ReplacedPair
-from tacita.accounting._pld_accountant import EpsilonQuery, PldReading, _larger, pld_delta, pld_epsilon
 from tacita.accounting.events import Event
+from tacita.accounting.line_pairs import MixturePair, ReplacedPair
+from tacita.accounting.pld_accountant import EpsilonQuery, PldReading, _larger, pld_delta, pld_epsilon
 from tests.accounting.divergences import mixture_divergence, mixture_loss, replaced_divergence
 
 DELTAS = (1e-5, 1e-8, 1e-15)
@@ -213,8 +213,8 @@ def test_losses_beyond_every_grid_are_left_to_the_renyi_divergences(events):
 def test_a_direction_whose_first_look_is_larger_is_read(second, monkeypatch):
     """A first look is a bound, so that a direction may be left out if its own is below what was read, and only then."""
     first, fine = {False: 1.008, True: second}, {False: 1.0, True: second - 0.0002}
-    monkeypatch.setattr(_pld_accountant, "_estimate", lambda q: (PldReading(first[q.swapped], 1e-3, True), None))
-    monkeypatch.setattr(_pld_accountant, "_refined", lambda q, look: PldReading(fine[q.swapped], 1e-4, True))
+    monkeypatch.setattr(pld_accountant, "_estimate", lambda q: (PldReading(first[q.swapped], 1e-3, True), None))
+    monkeypatch.setattr(pld_accountant, "_refined", lambda q, look: PldReading(fine[q.swapped], 1e-4, True))
     assert _larger([EpsilonQuery((), swapped, 1e-5) for swapped in (False, True)]).value == second - 0.0002
 
 

@@ -8,13 +8,13 @@ from scipy.special import ndtr
 
 from tacita import accounting as acc
 from tacita.accounting import calibration
-from tacita.accounting._aim import aim_at_delta
 from tacita.accounting._gaussian_mixture import ShownGaussianPair
-from tacita.accounting._line_pairs import MixturePair
-from tacita.accounting._profile_pairs import WorstPair, symmetric_law
-from tacita.accounting._profiles import profile
 from tacita.accounting._tilted import composed
 from tacita.accounting._window import Window
+from tacita.accounting.aim import aim_at_delta
+from tacita.accounting.line_pairs import MixturePair
+from tacita.accounting.privacy_profiles import profile
+from tacita.accounting.profile_pairs import WorstPair, symmetric_law
 from tacita.tables.selection_events import WorstOfEvent
 from tests.accounting.library_pld import library_pld
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tacita import accounting as acc
-from tacita.accounting._line_pairs import GaussianPair
 from tacita.accounting._loss_law import LossLaw
 from tacita.accounting._tilted import composed, moments
+from tacita.accounting.line_pairs import GaussianPair
 
 SMALL = LossLaw(0.5, -1, np.array([0.25, 0.125, 0.5, 0.0, 0.125]), 0.0)
 

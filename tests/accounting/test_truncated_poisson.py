@@ -10,10 +10,10 @@ from scipy.special import ndtr
 
 import tacita
 from tacita import accounting as acc
-from tacita.accounting._line_pairs import EnvelopePair, MixturePair, ReplacedPair
-from tacita.accounting._mixed_pair import MixedPair
-from tacita.accounting._pld_accountant import directions
 from tacita.accounting.events.gaussian_sums import UNAMPLIFIED_RATIO
+from tacita.accounting.line_pairs import EnvelopePair, MixturePair, ReplacedPair
+from tacita.accounting.mixed_pair import MixedPair
+from tacita.accounting.pld_accountant import directions
 from tacita.accounting.renyi_curve import RenyiCurve
 from tacita.errors import BudgetExceededError, UnsupportedEventError
 from tacita.hardened import discrete

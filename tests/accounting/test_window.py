@@ -7,12 +7,12 @@ import pytest
 
 from tacita import accounting as acc
 from tacita.accounting import _window
-from tacita.accounting._aim import aim_at_delta
-from tacita.accounting._line_pairs import EnvelopePair, MixturePair, ReplacedPair
 from tacita.accounting._loss_law import LossLaw, set_apart
-from tacita.accounting._pld_accountant import EpsilonQuery, _larger, directions
 from tacita.accounting._tilted import composed
 from tacita.accounting._window import Window
+from tacita.accounting.aim import aim_at_delta
+from tacita.accounting.line_pairs import EnvelopePair, MixturePair, ReplacedPair
+from tacita.accounting.pld_accountant import EpsilonQuery, _larger, directions
 from tests.accounting.characteristic import delta as by_contour
 
 INTERVAL, QUERIES = 0.05, 400

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tacita import accounting as acc
-from tacita.accounting._allocation_pair import AllocationPair
-from tacita.accounting._line_pairs import GaussianPair
-from tacita.accounting._pld_accountant import DeltaQuery, EpsilonQuery, _larger
+from tacita.accounting.allocation_pair import AllocationPair
+from tacita.accounting.line_pairs import GaussianPair
+from tacita.accounting.pld_accountant import DeltaQuery, EpsilonQuery, _larger
 from tacita.correlated import CorrelatedEvent
 from tacita.correlated import event as correlated
 from tacita.correlated.strategy import Factorization, column, movement, sensitivity

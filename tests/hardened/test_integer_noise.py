@@ -9,7 +9,7 @@ import scipy.stats
 import torch
 
 from tacita._box_muller import BLOCK, CHUNK64, PAIR
-from tacita._stream import _LANE, _PIECE
+from tacita._stream import LANE, PIECE
 from tacita.hardened import integer_noise
 from tacita.hardened.integer_noise import REGION, discrete_gaussians, rounded_normals
 from tacita.random import Key, Stream
@@ -101,9 +101,9 @@ def real_normal(stream, index, precision=400):
     block, lane = divmod(index, BLOCK)
     of_u = block * BLOCK + lane % PAIR
     with mpmath.workprec(precision):
-        first, *rest = (int(stream.words(1, of_u + j * _LANE)[0]) for j in range(5))
+        first, *rest = (int(stream.words(1, of_u + j * LANE)[0]) for j in range(5))
         u = mpmath.mpf(first >> 1) / 2**63 + sum(mpmath.mpf(w) / 2 ** (63 + 64 * (j + 1)) for j, w in enumerate(rest))
-        words = [int(stream.words(1, of_u + PAIR + j * _LANE)[0]) for j in range(5)]
+        words = [int(stream.words(1, of_u + PAIR + j * LANE)[0]) for j in range(5)]
         t = sum(mpmath.mpf(w) / 2 ** (64 * (j + 1)) for j, w in enumerate(words))
         angle = 2 * mpmath.pi * (t - (t >= 0.5))
         return mpmath.sqrt(-2 * mpmath.log(u)) * (mpmath.sin if lane >= PAIR else mpmath.cos)(angle)
@@ -183,10 +183,10 @@ class Digits(Stream):
 
 def test_the_tail_goes_on_where_64_bits_end():
     """u below 2^-63: further digits are read, and the value lies beyond the 9.35 sigma that 64 bits reach."""
-    stream = Digits({0: 0, _LANE: 0, 2 * _LANE: 1 << 63, 5000: 0})
+    stream = Digits({0: 0, LANE: 0, 2 * LANE: 1 << 63, 5000: 0})
     assert integer_noise._refined(stream, 0, 5000, 1000.0, sine=False) == 13321  # sqrt(2 * 128 ln 2) = 13.3208
-    assert integer_noise._refined(Digits({0: 1, _LANE: 1 << 63}), 0, 5000, 1000.0, sine=False) == 9419
-    nearly_one = Digits({j * _LANE: 2**64 - 1 for j in range(3)})
+    assert integer_noise._refined(Digits({0: 1, LANE: 1 << 63}), 0, 5000, 1000.0, sine=False) == 9419
+    nearly_one = Digits({j * LANE: 2**64 - 1 for j in range(3)})
     assert integer_noise._refined(nearly_one, 0, 5000, 1.0, sine=False) == 0
 
 
@@ -197,9 +197,9 @@ def test_a_tie_that_64_bits_leave_open_reads_more_digits(monkeypatch):
         Digits, "words", lambda self, count, offset=0: reads.append(offset) or words(self, count, offset)
     )
     for following, expected in ((0, 0), (2**63, 1)):  # r = 1.177: between 0 and 1.85 after one word
-        stream = Digits({0: 2**63, 5000: 0, 5000 + _LANE: following})
+        stream = Digits({0: 2**63, 5000: 0, 5000 + LANE: following})
         assert integer_noise._refined(stream, 0, 5000, 2.0**62, sine=True) == expected
-    assert 5000 + _LANE in reads
+    assert 5000 + LANE in reads
 
 
 # -- the discrete Gaussian's chance of acceptance
@@ -231,7 +231,7 @@ def test_a_coin_is_compared_digit_by_digit():
     begun = [digits >> 192, (digits >> 128) & (2**64 - 1)]
     for change, accepted in ((-1, True), (1, False)):
         following = ((digits >> 64) & (2**64 - 1)) + change
-        stream = Digits({5 + _LANE: following})
+        stream = Digits({5 + LANE: following})
         assert integer_noise._accepted_exactly(stream, scale, k, 5, begun) is accepted
 
 
@@ -305,7 +305,7 @@ def test_any_stretch_has_the_same_values(draw, scale):
 @pytest.mark.parametrize("draw", [rounded_normals, discrete_gaussians])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_values_do_not_depend_on_threads_or_chunks(draw, threads):
-    stream, count, before = seeded(14), _PIECE + 2 * CHUNK64 + 77, torch.get_num_threads()
+    stream, count, before = seeded(14), PIECE + 2 * CHUNK64 + 77, torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         whole = draw(stream, count, 2.0**20)
@@ -316,7 +316,7 @@ def test_values_do_not_depend_on_threads_or_chunks(draw, threads):
 
 
 def test_words_at_are_the_words():
-    places = [0, 1, 5, REGION + 3, _LANE + 4, 2**62 + 7]
+    places = [0, 1, 5, REGION + 3, LANE + 4, 2**62 + 7]
     assert seeded(15).words_at(np.array(places)).tolist() == [int(seeded(15).words(1, p)[0]) for p in places]
     assert len(seeded(15).words_at(np.array([], np.int64))) == 0
 
@@ -327,7 +327,7 @@ def test_no_noise_is_zero_and_wrong_settings_raise(draw):
     for wrong in (-1.0, math.nan, math.inf, 2.0**37):
         with pytest.raises(ValueError, match="scale must be in"):
             draw(seeded(16), 3, wrong)
-    with pytest.raises(ValueError, match="count must be >= 0"):
+    with pytest.raises(ValueError, match="count must be an integer >= 0"):
         draw(seeded(16), -1, 1.0)
 
 

@@ -11,8 +11,8 @@ from tacita.accounting import (
     calibration,
     renyi_curve,
 )
-from tacita.accounting._line_pairs import MixturePair, ReplacedPair
 from tacita.accounting.events import event, gaussian_sums, laplace
+from tacita.accounting.line_pairs import MixturePair, ReplacedPair
 from tacita.accounting.renyi_curve import RenyiCurve
 from tacita.ledger import sections
 from tacita.ledger.statement import statement as make_statement

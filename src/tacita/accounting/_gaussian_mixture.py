@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from tacita.accounting._loss_law import ROUNDED_UP, UNIT, Intervals, connected, normal_masses
-from tacita.accounting._pairs import LEAST_TAIL, SAMPLE, ContinuousPair, Ends, PointMasses, Sample
+from tacita.accounting.dominating_pairs import LEAST_TAIL, SAMPLE, ContinuousPair, Ends, PointMasses, Sample
 from tacita.accounting.gaussian import gaussian_deltas
 
 NODES_FROM = 300  # so many values stay as they are

@@ -1,6 +1,6 @@
 r"""Compositions of loss laws with *relative* accuracy: a Fourier transform of the exponentially tilted laws.
 
-Place: _loss_law -> [accounting._tilted] -> _pld_accountant. Proof: docs/derivations/accounting.md, section 10.
+Place: _loss_law -> [accounting._tilted] -> pld_accountant. Proof: docs/derivations/accounting.md, section 10.
 
 Laws p with :math:`M = \sum_l p(l) e^{\theta l}` are tilted to :math:`p_\theta(l) = p(l) e^{\theta l} / M`. Then
 :math:`p^{*T}(l) = M^T e^{-\theta l} p_\theta^{*T}(l)`, and

@@ -1,6 +1,6 @@
 r"""The total loss of a composition, on grids that are as fine as the accuracy asks for.
 
-Place: _aim, _tilted -> [accounting._window] -> _pld_accountant, _profiles.
+Place: aim, _tilted -> [accounting._window] -> pld_accountant, privacy_profiles.
 Proof: docs/derivations/accounting.md, section 10. Whatever is chosen here, the total is an upper bound.
 """
 
@@ -11,10 +11,10 @@ from functools import cached_property
 
 import numpy as np
 
-from tacita.accounting._aim import WRAPPED, Aim, Capped, beside, samples_of, tail
 from tacita.accounting._loss_law import LARGEST_LOSS, UNIT, LossLaw, set_apart
-from tacita.accounting._pairs import ContinuousPair, Ends, Part, Sample, points_of
 from tacita.accounting._tilted import Composed, TiltedTotal, composed, moments
+from tacita.accounting.aim import WRAPPED, Aim, Capped, beside, samples_of, tail
+from tacita.accounting.dominating_pairs import ContinuousPair, Ends, Part, Sample, points_of
 
 ACCURACY = 1e-4  # of epsilon: what the grid may add
 SPARED = 0.2  # of it, where that takes few points

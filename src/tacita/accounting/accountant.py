@@ -22,16 +22,16 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tacita import _validate
-from tacita.accounting._pld_accountant import (
+from tacita.accounting.events import Event, Spend
+from tacita.accounting.events.event import all_known
+from tacita.accounting.gaussian import delta_above, gaussian_epsilon
+from tacita.accounting.pld_accountant import (
     approximate_epsilon,
     estimated_epsilon,
     has_pld,
     pld_delta,
     pld_epsilon,
 )
-from tacita.accounting.events import Event, Spend
-from tacita.accounting.events.event import all_known
-from tacita.accounting.gaussian import delta_above, gaussian_epsilon
 from tacita.errors import UnsupportedEventError
 
 if TYPE_CHECKING:

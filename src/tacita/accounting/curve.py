@@ -15,10 +15,10 @@ from scipy.special import ndtr
 
 from tacita import _validate
 from tacita.accounting import accountant
-from tacita.accounting._pld_accountant import has_pld, pairs_of
-from tacita.accounting._profiles import profile
 from tacita.accounting.events import Spend
 from tacita.accounting.gaussian import ROOM, gaussian_deltas
+from tacita.accounting.pld_accountant import has_pld, pairs_of
+from tacita.accounting.privacy_profiles import profile
 
 POINTS = 400  # epsilons at which a curve is held against that of mu
 LARGEST_EPSILON = 700.0

@@ -1,7 +1,8 @@
 r"""The Rényi accountant: the divergences of sessions, and the epsilon or delta that follows from them.
 
-Place: _pairs, _renyi, _fixed_size_renyi -> [accounting.renyi_curve] -> accountant. It is loaded where a curve is asked
-for: by a filter, by sessions that have no privacy loss distribution, and where the grid of one is too coarse.
+Place: dominating_pairs, _renyi, _fixed_size_renyi -> [accounting.renyi_curve] -> accountant.
+It is loaded where a curve is asked for: by a filter, by sessions that have no privacy loss distribution, and where the
+grid of one is too coarse.
 """
 
 import math
@@ -13,11 +14,11 @@ from dp_accounting import dp_event
 from dp_accounting.rdp import rdp_privacy_accountant
 
 from tacita.accounting._fixed_size_renyi import fixed_size_divergences
-from tacita.accounting._laplace_pair import LaplacePair
-from tacita.accounting._line_pairs import EnvelopePair, GaussianPair, MixturePair, ReplacedPair
-from tacita.accounting._mixed_pair import MixedPair
-from tacita.accounting._pairs import DominatingPair, Part, ResponsePair
 from tacita.accounting._renyi import ROUNDED_UP, SMALL, Mixture, above_line, mixed_divergences, renyi_divergences
+from tacita.accounting.dominating_pairs import DominatingPair, Part, ResponsePair
+from tacita.accounting.laplace_pair import LaplacePair
+from tacita.accounting.line_pairs import EnvelopePair, GaussianPair, MixturePair, ReplacedPair
+from tacita.accounting.mixed_pair import MixedPair
 
 ORDERS = np.array([*rdp_privacy_accountant.DEFAULT_RDP_ORDERS, 2048.0])
 LOST_MOMENT = 1e-12  # stands for the logarithm of a moment that was rounded to 0

@@ -12,8 +12,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from tacita.accounting._profile_pairs import ProfilePair
-from tacita.accounting._profiles import Profile
+from tacita.accounting.privacy_profiles import Profile
+from tacita.accounting.profile_pairs import ProfilePair
 
 DEVIATIONS = 14.0  # of the count, on each side of its mode, that are computed; below 1e-40 lies outside
 ROUNDED_UP = 1 + 1e-9

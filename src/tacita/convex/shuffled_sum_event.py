@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tacita import _validate
-from tacita.accounting._pairs import Part
+from tacita.accounting.dominating_pairs import Part
 from tacita.accounting.events.guarantee import Guarantee, gaussian
 from tacita.accounting.events.sampled import Charges, Proof, SampledEvent
 from tacita.accounting.relations import moved

@@ -15,15 +15,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from tacita.accounting._aim import expected_epsilon
-from tacita.accounting._allocation_pair import LARGEST_RATIO, AllocationPair
-from tacita.accounting._line_pairs import GaussianPair
-from tacita.accounting._pairs import Part
-from tacita.accounting._pld_accountant import epsilon_of
+from tacita.accounting.aim import expected_epsilon
+from tacita.accounting.allocation_pair import LARGEST_RATIO, AllocationPair
+from tacita.accounting.dominating_pairs import Part
 from tacita.accounting.events.event import NoiseSettings
 from tacita.accounting.events.gaussian_sums import GaussianSumEvent
 from tacita.accounting.events.guarantee import Guarantee, gaussian, no_guarantee
 from tacita.accounting.events.wrapped import OuterEvent
+from tacita.accounting.line_pairs import GaussianPair
+from tacita.accounting.pld_accountant import epsilon_of
 from tacita.accounting.sampling_laws import CyclicPoissonLaw
 from tacita.correlated.strategy import Factorization, coefficients, movement, sensitivity
 from tacita.errors import UnsupportedEventError

@@ -21,9 +21,10 @@ import torch
 from mpmath.ctx_iv import MPIntervalContext
 from mpmath.libmp import to_int
 
+from tacita import _validate
 from tacita._box_muller import BLOCK, CHUNK64, PAIR
 from tacita._normals import in_threads
-from tacita._stream import _LANE, _PIECE, Stream, _fill, _size
+from tacita._stream import LANE, PIECE, Stream
 
 LARGEST_SCALE = 2.0**36  # for larger scales, float64 leaves many values in doubt
 UNIT = 2.0**-53
@@ -89,15 +90,16 @@ def _in_blocks(
     fill: Callable[[Stream, float, int, np.ndarray], None], stream: Stream, count: int, scale: float, offset: int
 ) -> np.ndarray:
     """Compute whole blocks, piece by piece in threads, and return the values that were asked for."""
-    count, offset = _size("count", count), _size("offset", offset)
+    count = _validate.count("count", count, at_least=0)
+    offset = _validate.count("offset", offset, at_least=0)
     first = offset // BLOCK * BLOCK
     covered = -(-(offset + count) // BLOCK) * BLOCK - first if count else 0
     out = np.zeros(covered, np.int64)
 
     def piece(start: int) -> None:
-        fill(stream, scale, first + start, out[start : start + _PIECE])
+        fill(stream, scale, first + start, out[start : start + PIECE])
 
-    in_threads(piece, range(0, covered if scale else 0, _PIECE))  # scale 0: all values are 0
+    in_threads(piece, range(0, covered if scale else 0, PIECE))  # scale 0: all values are 0
     return out[offset - first : offset - first + count]
 
 
@@ -106,12 +108,9 @@ def _in_blocks(
 
 def _rounded(stream: Stream, scale: float, first: int, out: np.ndarray) -> None:
     """Fill ``out``, whole blocks, with the values from ``first`` on."""
-    cipher = stream._cipher(8 * first)
-    words = np.empty(min(len(out), CHUNK64), np.dtype("<i8"))
     for start in range(0, len(out), CHUNK64):
         values = out[start : start + CHUNK64]
-        drawn = words[: len(values)]
-        _fill(cipher, drawn.view(np.uint8))
+        drawn = stream.words(len(values), first + start).view(np.int64)
         pairs, columns = drawn.reshape(-1, 2, PAIR), values.reshape(-1, 2, PAIR)
         found = _nearest(pairs[:, 0].reshape(-1), pairs[:, 1].reshape(-1), scale)
         for column, (integers, doubtful) in enumerate(found):
@@ -186,7 +185,7 @@ def _digits(stream: Stream, place: int, count: int) -> tuple[int, int]:
     """Return the first ``count`` words of the real number that begins at ``place``, as one integer, and their bits."""
     value = 0
     for lane in range(count):
-        value = (value << 64) | int(stream.words(1, place + lane * _LANE)[0])
+        value = (value << 64) | int(stream.words(1, place + lane * LANE)[0])
     return value, 64 * count
 
 
@@ -286,7 +285,7 @@ def _accepted_exactly(stream: Stream, scale: float, k: int, more: int, begun: li
             return True
         if _sign(below) >= 0:
             return False
-        value = (value << 64) | int(stream.words(1, more + lane * _LANE)[0])
+        value = (value << 64) | int(stream.words(1, more + lane * LANE)[0])
         bits, lane = bits + 64, lane + 1
 
 

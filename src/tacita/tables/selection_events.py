@@ -13,11 +13,11 @@ import numpy as np
 from dp_accounting.rdp import rdp_privacy_accountant
 
 from tacita import _validate
-from tacita.accounting._pairs import Part
-from tacita.accounting._profile_pairs import SelectedPair, WorstPair
+from tacita.accounting.dominating_pairs import Part
 from tacita.accounting.events.event import Event, all_known, all_said
 from tacita.accounting.events.guarantee import Guarantee, gaussian, no_guarantee
 from tacita.accounting.events.wrapped import OuterEvent
+from tacita.accounting.profile_pairs import SelectedPair, WorstPair
 from tacita.errors import UnsupportedEventError
 
 LEAST_DIVERGENCE = 1e-12  # below it, dp_accounting's 1 - exp(-divergence), which bounds a delta, vanishes

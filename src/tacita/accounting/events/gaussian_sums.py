@@ -13,12 +13,12 @@ from typing import Any, ClassVar
 
 from scipy.stats import binom
 
-from tacita.accounting._line_pairs import EnvelopePair, MixturePair, ReplacedPair
-from tacita.accounting._mixed_pair import MixedPair
 from tacita.accounting.events.event import Event, NoiseSettings, over_noise, reals
 from tacita.accounting.events.guarantee import Guarantee, gaussian, known_mu, no_guarantee, of_pairs
 from tacita.accounting.events.sampled import Proof, SampledEvent, every_relation, indexed
 from tacita.accounting.gaussian import sampled_delta_above
+from tacita.accounting.line_pairs import EnvelopePair, MixturePair, ReplacedPair
+from tacita.accounting.mixed_pair import MixedPair
 from tacita.accounting.relations import NeighboringRelation, moved
 from tacita.accounting.sampling_laws import (
     CyclicLaw,
@@ -123,7 +123,7 @@ def moved_in_own_batches(event: Any, queries: int) -> Guarantee:
     ``event`` is a :class:`NoisySumEvent` with assigned batches. The Gaussian queries of :func:`moved_in_some_queries`
     are a bound as well, and the only one elsewhere: by index, by a permutation, and under replace_one.
     """
-    from tacita.accounting._allocation_pair import LARGEST_RATIO, AllocationPair  # loaded with such a session
+    from tacita.accounting.allocation_pair import LARGEST_RATIO, AllocationPair  # loaded with such a session
 
     known = moved_in_some_queries(event, queries)
     law, ratio = event.sampling, event.ratio
@@ -141,7 +141,7 @@ def moved_in_own_group(event: Any, queries: int) -> Guarantee:
 
     ``event`` is a :class:`NoisySumEvent` with cyclic batches. Proof: docs/derivations/correlated-noise.md.
     """
-    from tacita.accounting._allocation_pair import LARGEST_RATIO, AllocationPair  # loaded with such a session
+    from tacita.accounting.allocation_pair import LARGEST_RATIO, AllocationPair  # loaded with such a session
 
     known, law = moved_in_some_queries(event, queries), event.sampling
     groups, ratio = law.secret_batches(event.relation), event.ratio * math.sqrt(law.most_draws(queries))

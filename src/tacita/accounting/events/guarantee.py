@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from tacita.accounting._line_pairs import GaussianPair
-from tacita.accounting._pairs import Part
+from tacita.accounting.dominating_pairs import Part
 from tacita.accounting.gaussian import delta_above
+from tacita.accounting.line_pairs import GaussianPair
 from tacita.errors import UnsupportedEventError
 
 

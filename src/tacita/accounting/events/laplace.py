@@ -7,10 +7,10 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from tacita import _validate
-from tacita.accounting._laplace_pair import LaplacePair
 from tacita.accounting._loss_law import LARGEST_LOSS
 from tacita.accounting.events.event import Event, over_noise
 from tacita.accounting.events.guarantee import Guarantee, curve_of, gaussian, no_guarantee
+from tacita.accounting.laplace_pair import LaplacePair
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tacita import _validate
 from tacita.accounting._loss_law import LARGEST_LOSS
-from tacita.accounting._pairs import ResponsePair
+from tacita.accounting.dominating_pairs import ResponsePair
 from tacita.accounting.events.event import Event
 from tacita.accounting.events.guarantee import Guarantee, curve_of, gaussian
 

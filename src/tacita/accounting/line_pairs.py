@@ -1,6 +1,6 @@
 r"""Dominating pairs of mixtures of Gaussians on a line: Gaussian queries, and sampled sums.
 
-Place: _pairs -> [accounting._line_pairs] -> events of sampled sums.
+Place: dominating_pairs -> [accounting.line_pairs] -> events of sampled sums.
 Proofs: docs/derivations/accounting.md, sections 2, 3, 4 and 6.
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from tacita.accounting._loss_law import LARGEST_LOSS, ROUNDED_UP, UNIT, Intervals, connected, joined, normal_masses
-from tacita.accounting._pairs import LEAST_TAIL, SAMPLE, ContinuousPair, Ends, PointMasses, Sample
+from tacita.accounting.dominating_pairs import LEAST_TAIL, SAMPLE, ContinuousPair, Ends, PointMasses, Sample
 
 TABLE = 4096  # of a first guess at where a loss is reached
 NEWTON_STEPS = 4

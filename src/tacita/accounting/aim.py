@@ -1,6 +1,7 @@
 r"""Where to look: the cap, the tilt and the window that serve a composition, from its cumulants.
 
-Place: _pairs -> [accounting._aim] -> _window, _pld_accountant. Nothing here enters a bound; it says how tight one is.
+Place: dominating_pairs -> [accounting.aim] -> _window, pld_accountant.
+Nothing here enters a bound; it says how tight one is.
 
 With K the cumulant generating function of the total loss, the tilt is the theta with :math:`K'(\theta) = \epsilon`: the
 tilted law has its mean at epsilon, and :math:`\delta \approx e^{K - \theta\epsilon}\, E[e^{-\theta Z}(1 - e^{-Z})^+]`,
@@ -18,7 +19,7 @@ from scipy.optimize import brentq
 from scipy.special import erfcx
 
 from tacita.accounting._loss_law import LARGEST_LOSS
-from tacita.accounting._pairs import DominatingPair, Part, Sample
+from tacita.accounting.dominating_pairs import DominatingPair, Part, Sample
 
 LEFT_OUT = 1e-7  # of delta: tails cut from one query's losses
 LEAST_SHARE = 1e-10  # of a query's mass may be moved to its lowest loss, over the number of queries

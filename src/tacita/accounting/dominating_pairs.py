@@ -1,6 +1,6 @@
 r"""Dominating pairs: two worlds, known by the law of the privacy loss between them.
 
-Place: _loss_law -> [accounting._pairs] -> events, _pld_accountant.
+Place: _loss_law -> [accounting.dominating_pairs] -> events, pld_accountant.
 Proofs: docs/derivations/accounting.md, sections 2 to 8 (which pair stands for what) and 10 (their arithmetic).
 
 A pair gives its law of losses on any grid, rounded up, in each direction; and, for planning alone, a sample of them.

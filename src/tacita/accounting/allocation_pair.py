@@ -1,6 +1,6 @@
 r"""The dominating pair of random allocation: a record in one of several batches, drawn uniformly, with Gaussian noise.
 
-Place: _pairs -> [accounting._allocation_pair] -> events of sampled sums.
+Place: dominating_pairs -> [accounting.allocation_pair] -> events of sampled sums.
 Proofs: docs/derivations/allocation.md, sections 1 (the pair) and 4 (its arithmetic).
 
 The likelihood ratio is a mean of independent log-normals. Their sum is computed by halves on a grid in its logarithm.
@@ -17,7 +17,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from tacita.accounting._loss_law import LARGEST_LOSS, ROUNDED_UP, UNIT, LossLaw, normal_masses
-from tacita.accounting._pairs import LEAST_TAIL, DominatingPair, Ends, Sample, points_of
+from tacita.accounting.dominating_pairs import LEAST_TAIL, DominatingPair, Ends, Sample, points_of
 
 LARGEST_RATIO = 10.0  # beyond, losses have no number in floating point
 FINE, PLANNED = 0.015, 0.06  # step of the grid, in standard deviations of the logarithm: of a law, and of a plan

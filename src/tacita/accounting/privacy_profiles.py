@@ -1,6 +1,6 @@
 r"""Privacy profiles: an upper bound of delta at each epsilon >= 0, the larger one of both directions.
 
-Place: _pld_accountant -> [accounting._profiles] -> _profile_pairs. :math:`\delta(\epsilon)` is the hockey-stick
+Place: pld_accountant -> [accounting.privacy_profiles] -> profile_pairs. :math:`\delta(\epsilon)` is the hockey-stick
 divergence at :math:`g = e^\epsilon`. A composition is read at several tilts, each of which is accurate for deltas of
 about one size; all are upper bounds, so the least of them counts. Proof: docs/derivations/selection.md, "By privacy
 profiles".
@@ -12,14 +12,14 @@ from functools import lru_cache
 
 import numpy as np
 
-from tacita.accounting._aim import aim_at_delta
-from tacita.accounting._line_pairs import GaussianPair
 from tacita.accounting._loss_law import LARGEST_LOSS
-from tacita.accounting._pairs import Part
-from tacita.accounting._pld_accountant import directions, pooled
 from tacita.accounting._tilted import TiltedTotal
 from tacita.accounting._window import Window
+from tacita.accounting.aim import aim_at_delta
+from tacita.accounting.dominating_pairs import Part
 from tacita.accounting.gaussian import gaussian_deltas
+from tacita.accounting.line_pairs import GaussianPair
+from tacita.accounting.pld_accountant import directions, pooled
 
 READ_AT = (0.02, 1e-5, 1e-11, 1e-18)  # deltas; a tilt serves for some orders of magnitude
 ACCURACY = 1e-3  # of epsilon: what the grid may add

@@ -1,6 +1,6 @@
 r"""Symmetric pairs of a known privacy profile: a selection among runs, and the worst of several sessions.
 
-Place: _profiles -> [accounting._profile_pairs] -> tables.selection_events. The divergence of a symmetric pair
+Place: privacy_profiles -> [accounting.profile_pairs] -> tables.selection_events. The divergence of a symmetric pair
 below g = 1 follows from that above, so an upper bound at points of a grid, joined by chords in g, is a pair that
 dominates. Proofs: docs/derivations/selection.md, "By privacy profiles".
 """
@@ -14,8 +14,8 @@ import numpy as np
 from dp_accounting.rdp import rdp_privacy_accountant
 
 from tacita.accounting._loss_law import LARGEST_LOSS, UNIT, LossLaw
-from tacita.accounting._pairs import LEAST_TAIL, SAMPLE, DominatingPair, Ends, Part, Sample, points_of
-from tacita.accounting._profiles import Profile, ProfiledPair, end_of, profile
+from tacita.accounting.dominating_pairs import LEAST_TAIL, SAMPLE, DominatingPair, Ends, Part, Sample, points_of
+from tacita.accounting.privacy_profiles import Profile, ProfiledPair, end_of, profile
 
 ROUNDS = 40  # of leaving out points of a profile that are not convex
 LEAST_MASS = 1e-300  # so that no law is empty

@@ -1,6 +1,7 @@
 """The dominating pair of Laplace noise.
 
-Place: _pairs -> [accounting._laplace_pair] -> events.laplace. Proof: docs/derivations/accounting.md, section 8.
+Place: dominating_pairs -> [accounting.laplace_pair] -> events.laplace.
+Proof: docs/derivations/accounting.md, section 8.
 """
 
 import math
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tacita.accounting._loss_law import UNIT, Intervals, LossLaw, connected
-from tacita.accounting._pairs import SAMPLE, DominatingPair, Ends, Sample, add_loss, points_of
+from tacita.accounting.dominating_pairs import SAMPLE, DominatingPair, Ends, Sample, add_loss, points_of
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 r"""Composition of dominating pairs: epsilon or delta, read off tilted laws of the total loss as upper bounds.
 
-Place: events -> [accounting._pld_accountant] -> accountant. All Gaussian queries enter as one (exact); the others are
+Place: events -> [accounting.pld_accountant] -> accountant. All Gaussian queries enter as one (exact); the others are
 composed on a grid, each direction of the neighbouring pairs on its own, and the larger epsilon counts.
 """
 
@@ -8,12 +8,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tacita.accounting._aim import Aim, aim_at_delta, aim_at_epsilon, expected_epsilon
-from tacita.accounting._line_pairs import GaussianPair
-from tacita.accounting._pairs import DominatingPair, Part
 from tacita.accounting._tilted import TiltedTotal
 from tacita.accounting._window import ACCURACY, MOST_POINTS, Window
+from tacita.accounting.aim import Aim, aim_at_delta, aim_at_epsilon, expected_epsilon
+from tacita.accounting.dominating_pairs import DominatingPair, Part
 from tacita.accounting.events import Spend
+from tacita.accounting.line_pairs import GaussianPair
 
 FIRST = (1e-2, 2**16)  # accuracy of epsilon, and most points, of a first look
 SECOND = (1e-3, 2**18)  # of a second one, for an estimate

@@ -1,6 +1,6 @@
 r"""A dominating pair that is one of two, at random, and shows which.
 
-Place: _line_pairs -> [accounting._mixed_pair] -> events of sampled sums.
+Place: line_pairs -> [accounting.mixed_pair] -> events of sampled sums.
 Proof: docs/derivations/truncation.md, sections 1 and 4. Its law is the mixture of both laws.
 """
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tacita.accounting._line_pairs import EnvelopePair, LinePair
 from tacita.accounting._loss_law import UNIT
-from tacita.accounting._pairs import ContinuousPair, Ends, PointMasses, Sample
+from tacita.accounting.dominating_pairs import ContinuousPair, Ends, PointMasses, Sample
+from tacita.accounting.line_pairs import EnvelopePair, LinePair
 
 ROUNDED_UP = 1 + 8 * UNIT  # of masses that are mixed
 
