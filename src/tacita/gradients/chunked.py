@@ -132,11 +132,10 @@ class ChunkedEngine(Engine):
         """Yield the chunks of the batch, each with the labels of its rows."""
         place = 0
         for chunk in self._chunks:
-            if chunk.labels is not None:
-                yield chunk
-            else:
-                labels = self._labels if isinstance(self._labels, Tensor) else self.labels
-                yield replace(chunk, labels=labels[place : place + chunk.size])
+            labels = chunk.labels
+            if labels is None:
+                labels = (self._labels if isinstance(self._labels, Tensor) else self.labels)[place : place + chunk.size]
+            yield replace(chunk, labels=labels)
             place += chunk.size
 
     def _chunk_sums(self, chunk: Chunk, rule: Rule, groups: Groups) -> tuple[list[dict[str, Tensor]], Tensor]:

@@ -177,8 +177,7 @@ class Programs:
                 _refuse_counters(program.written, held, tree)
                 self._programs[key] = program, attributes, [*held.values(), *_hooks(tree)]
             program, before, _ = self._programs[key]
-            differ = before.items() ^ attributes.items() if before != attributes else ()
-            if changed := {name for name, _ in differ} - program.written:
+            if changed := {name for name, _ in before.items() ^ attributes.items()} - program.written:
                 _refuse_change(min(changed))
             return program, [Tensor.detach(one) for one in inputs]
 

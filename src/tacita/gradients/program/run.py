@@ -36,7 +36,6 @@ from tacita.gradients.rules.uses import is_ours
 
 SIZES = (7, 11, 300)  # at which a pass is traced: no counter goes up in proportion to them
 KEPT = 32  # numbers of rows whose operators are kept with their integers
-KEPT_FREE = 2**25 - 2**13  # bytes: once so many are freed at once, glibc keeps twice as much from query to query
 _KEY = torch._C.DispatchKey
 _MODES = torch._C.DispatchKeySet(_KEY.Python).add(_KEY.PythonTLSSnapshot).add(_KEY.PreDispatch)  # call a dispatch mode
 Take = Callable[[int, RecordedCall], None]  # (position of a call, the call with input and gradients)
@@ -249,7 +248,7 @@ def build(model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like:
     fixed = fixed_tensors(ModuleTree(model), params)
     tapes = tapes_of(model, loss_fn, params, fixed, like)
     bare: frozenset[str] = frozenset()
-    torch.empty(KEPT_FREE, dtype=torch.uint8, device="cpu")
+    torch.empty(2**25 - 2**13, dtype=torch.uint8, device="cpu")  # once freed, glibc keeps twice as much between queries
     while True:
         try:
             traces = [trace(tape, params, fixed, like, rows, bare) for tape, rows in zip(tapes, SIZES, strict=True)]
@@ -269,12 +268,11 @@ def tapes_of(
 @contextmanager
 def plain_tensors_only() -> Iterator[None]:
     """Run PyTorch's operators as they are: no gradients, no autocast, no mode or transform of whoever calls."""
-    own: Any = torch._C
     with (
         outside(),
-        own._ExcludeDispatchKeyGuard(_MODES),
-        own.DisableTorchFunction(),
-        own._DisableAutocast(),
+        torch._C._ExcludeDispatchKeyGuard(_MODES),
+        torch._C.DisableTorchFunction(),
+        torch._C._DisableAutocast(),
         torch.inference_mode(mode=False),
         torch.no_grad(),
     ):
