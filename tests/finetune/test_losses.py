@@ -1,6 +1,7 @@
 """The loss of a record is its own: alone or in a batch, with any padding; and one record moves a clipped sum by C."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import tacita
 from tacita.finetune import EncodedTexts, TokenEncoder, sequence_losses
 from tacita.finetune.losses import scored_losses
 from tacita.finetune.records import read_line
-from tests.finetune.toy import Model, Tokenizer
+from tests.finetune.toy import FIRST, Model, Tokenizer
 
 TEXTS = [{"text": "ab"}, {"prompt": "abc", "completion": "d"}, {"text": "e" * 30}, 3]
 
@@ -79,3 +80,54 @@ def test_a_record_without_a_target_is_not_scored(tmp_path):
     found = scored_losses(model, batch)
     assert found.isnan().tolist() == [False, False, False, True]
     assert torch.equal(found[:3], sequence_losses()(model, batch)[:3])
+
+
+LONG = [{"text": "a"}, {"prompt": "bc" * 9, "completion": "d" * 9}, {"text": "ef" * 30}, {"text": "g" * 23}, 3]
+
+
+def windows(folder, count, max_tokens=8, texts=LONG):
+    found = EncodedTexts(TokenEncoder(tokenizer=Tokenizer(), max_tokens=max_tokens, windows=count), folder)
+    found.extend(read_line(json.dumps(text).encode()) for text in texts)
+    return found.fetch(np.arange(len(texts)), 0)
+
+
+class Neighbour(Model):
+    """Predicts a token from the one before alone, so that where a text is cut changes nothing."""
+
+    def forward(self, input_ids, attention_mask, use_cache):
+        return SimpleNamespace(logits=torch.tanh(self.table[input_ids]) @ self.head)
+
+
+@pytest.mark.parametrize("loss", [sequence_losses(), sequence_losses("sum", divisor=16)])
+def test_windows_hold_each_target_once(loss, tmp_path):
+    """A text of 22 tokens in windows of 8 has the loss that it has whole, under a model for which windows are equal."""
+    model, whole, cut = Neighbour().double(), windows(tmp_path, 1, 22), windows(tmp_path, 3)
+    assert cut["input_ids"].shape == (len(LONG), 3, 8)
+    torch.testing.assert_close(loss(model, cut), loss(model, whole), rtol=1e-5, atol=1e-6)
+    assert torch.equal(scored_losses(model, cut).isnan(), scored_losses(model, whole).isnan())
+    assert cut["attention_mask"][..., 0].all()
+
+
+def test_windows_by_hand(tmp_path):
+    """Tokens 1 to 9 in windows of 4: each begins with the last token of the one before."""
+    batch = windows(tmp_path, 4, 4, [{"prompt": "12", "completion": "3456789"}])
+    texts = ["".join(chr(token - FIRST) for token in own if token) for own in batch["input_ids"][0].tolist()]
+    assert texts == ["1234", "4567", "789", ""]
+    assert (batch["labels"][0] != -100).tolist() == [
+        [False, False, True, True], [True] * 4, [True] * 4, [True, False, False, False],
+    ]  # fmt: skip
+    assert batch["attention_mask"][0].tolist() == [[1] * 4] * 3 + [[1, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("method", ["loop", "auto"])
+def test_a_record_of_windows_is_clipped_once(method, tmp_path):
+    def clipped(texts):
+        found = tacita.clipped_gradient_sum(
+            Model(), sequence_losses(), windows(tmp_path, 4, texts=texts),
+            clipper=tacita.FlatClipper(max_grad_norm=0.5), method=method,
+        ).sum  # fmt: skip
+        return torch.cat([one.flatten() for one in found.values()]).double()
+
+    alone = [clipped([text]) for text in LONG]
+    torch.testing.assert_close(clipped(LONG), sum(alone), rtol=1e-4, atol=1e-6)
+    assert max(float(one.norm()) for one in alone) == pytest.approx(0.5, rel=1e-4)

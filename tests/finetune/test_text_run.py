@@ -30,6 +30,7 @@ from tacita.training.held_out_loss import HeldOutScore
 transformers = pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
 
+
 TEMPLATE = (
     "{% for m in messages %}<|turn|>{{m['role']}}\n{{m['content']}}<|end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|turn|>assistant\n{% endif %}"
@@ -255,6 +256,19 @@ def test_a_command_that_is_stopped_goes_on_when_it_is_repeated(number, where, pl
     for name in ("adapter_model.safetensors", "README.md"):
         assert Path("a/adapter", name).read_bytes() == Path("whole/adapter", name).read_bytes()
     assert not Path("a/private").exists()
+
+
+def test_windows_of_long_texts_are_trained_and_scored(place):
+    lines = [json.dumps({"text": "hello world " * 9, "who": row // 2}) for row in range(40)]
+    Path("d.jsonl").write_text("\n".join(lines))
+    given = {"windows": 3, "max_tokens": 16}
+    more = {"rows": None, "batch": None, "epochs": 0.1, "unit_field": "who", "rows_per_query": 2, "delta": 1e-5}
+    found = run("a", **given, **more, epsilon=1e4, holdout=0.4)
+    assert found.fields["holdout_score"]["value"] is not None
+    assert "rate = 0.02" in Path("a/config.toml").read_text()
+    assert not check_run("a").faults
+    words = plan_in_words(Prepared.of(FILES, settings("c", **given)))
+    assert words.startswith("4 steps of 10 records, as expected (rate 0.2632), 480 tokens each\n")
 
 
 def test_persons_are_clipped_once(place):

@@ -12,6 +12,7 @@ import tacita
 from tacita.ledger.verdict import verdict
 from tacita.random import Randomness
 from tacita.runs.run_lifecycle import RunLifecycle
+from tacita.tables import check_run
 from tacita.training import held_out_loss
 from tacita.training.held_out_loss import BOUND, SQUARE, HeldOutLoss, _means, _numbers
 
@@ -140,8 +141,9 @@ def test_the_check_of_coverage_can_fail(monkeypatch):
     assert (covered("share", 3000, 2.0) < stats.binom.ppf(1e-6, RUNS, held_out_loss.LEVEL)).any()
 
 
-def test_where_nothing_was_learned_the_statement_begins_with_it():
-    done = run(optimizer=lambda params: torch.optim.SGD(params, lr=0.0))
+def test_where_nothing_was_learned_the_statement_begins_with_it(tmp_path):
+    done = run(optimizer=lambda params: torch.optim.SGD(params, lr=0.0), folder=tmp_path / "a")
+    assert not check_run(tmp_path / "a").faults
     fields = done.statement.to_json()
     assert done.statement.text.startswith("NOTHING LEARNED that held-out records show")
     assert "nothing was learned" in verdict({**fields, "secure_randomness": True}).warnings

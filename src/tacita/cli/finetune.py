@@ -31,7 +31,7 @@ def finetune(
 
     To continue a run that was stopped, repeat the same command.
 
-    Example: tacita finetune models/gpt2 letters.jsonl --epsilon 8 --delta 1e-6 --rows 20000 --output runs/letters
+    Example: tacita finetune models/gpt2 letters.jsonl --epsilon 8 --delta 1e-6 --output runs/letters
 
     Args:
         model: Folder of the model, in the format of transformers; nothing is fetched.

@@ -29,7 +29,7 @@ class Tokens:
     """The tokens of a record, and which of them it is trained to say.
 
     Attributes:
-        ids: The tokens, at most ``max_tokens``.
+        ids: The tokens, at most as many as the encoder keeps.
         targets: For each, whether it is a target. The first token of a sequence is never predicted.
         length: Number of tokens before the record was cut.
     """
@@ -56,8 +56,10 @@ class TokenEncoder:
 
     Attributes:
         tokenizer: The model's own, as of transformers.
-        max_tokens: The public length; a longer record is cut.
-        cut: ``"prompt"``: a long record loses the left of its prompt, of which a quarter of ``max_tokens`` stays, then
+        max_tokens: The public length of a window.
+        windows: Number of windows of a record, each of which begins with the last token of the one before, so that
+            every token but the first is predicted once. A record that does not fit into them is cut.
+        cut: ``"prompt"``: a long record loses the left of its prompt, of which a quarter of what is kept stays, then
             the right of the rest. ``"end"``: it loses its right.
         mask_prompt: Whether only completions and what the assistant says are targets.
         chat: The template of messages; ``None`` if messages contribute nothing.
@@ -68,6 +70,7 @@ class TokenEncoder:
 
     tokenizer: Any
     max_tokens: int
+    windows: int = 1
     cut: Literal["prompt", "end"] = "prompt"
     mask_prompt: bool = True
     chat: ChatTemplate | None = None
@@ -76,12 +79,18 @@ class TokenEncoder:
 
     def __post_init__(self) -> None:
         _validate.count("max_tokens", self.max_tokens, at_least=2)
+        _validate.count("windows", self.windows)
         object.__setattr__(self, "_end", self.tokenizer.eos_token_id)
         if self._end is None:
             raise ValueError("the tokenizer has no end token, without which a model never learns to stop: set one.")
         self.tokenizer(["a"], **_PLAIN)  # raises here what it raises for every text: later a text is passed over
         begin, written = self.tokenizer.bos_token_id, self.tokenizer("a")["input_ids"]
         object.__setattr__(self, "_begin", [begin] if begin is not None and [*written[:1]] == [begin] else [])
+
+    @property
+    def most(self) -> int:
+        """How many tokens of a record are kept."""
+        return self.windows * (self.max_tokens - 1) + 1
 
     @property
     def largest(self) -> int:
@@ -104,13 +113,13 @@ class TokenEncoder:
         """Return prompt and completion, or a text, as they are encoded; of messages nothing."""
         if record is None or record.form == "messages":
             return []
-        most = _LETTERS * self.max_tokens
+        most = _LETTERS * self.most
         return [turn.content[:most] if turn.role == "assistant" else turn.content[-most:] for turn in record.turns]
 
     def _tokens(self, record: TextRecord, texts: Iterator[list[int] | None]) -> Tokens:
         ids, targets = self._messages(record) if record.form == "messages" else self._written(record, texts)
         length = len(ids)
-        if length > self.max_tokens:
+        if length > self.most:
             ids, targets = self._short(ids, targets)
         found = Tokens(ids, targets, length)
         return found if found.counts else NOTHING
@@ -127,7 +136,7 @@ class TokenEncoder:
         return [*ids, self._end], [*targets, True]
 
     def _messages(self, record: TextRecord) -> tuple[list[int], list[bool]]:
-        if self.chat is None or sum(len(turn.content) for turn in record.turns) > _LETTERS * self.max_tokens:
+        if self.chat is None or sum(len(turn.content) for turn in record.turns) > _LETTERS * self.most:
             return [], []
         ids: list[int] = []
         targets: list[bool] = []
@@ -141,7 +150,7 @@ class TokenEncoder:
         return ids, targets
 
     def _short(self, ids: list[int], targets: list[bool]) -> tuple[list[int], list[bool]]:
-        most = self.max_tokens
+        most = self.most
         prompt = targets.index(True) if self.cut == "prompt" and True in targets else 0
         kept = min(prompt, max(most // 4, most - (len(ids) - prompt)))
         start = prompt - kept
@@ -151,9 +160,10 @@ class TokenEncoder:
 class EncodedTexts(MappedRows):
     """A data set of encoded records for an oracle: all of one length, padded on the right.
 
-    A batch is a dict of ``input_ids``, ``attention_mask`` and ``labels``, (batch, max_tokens) and of type int64. The
-    label is ``-100`` where a position is no target, padding included: what is masked is a position, never a number, so
-    that the end token is learned even where padding is the same number.
+    A batch is a dict of ``input_ids``, ``attention_mask`` and ``labels`` of type int64, (batch, max_tokens), or with
+    several windows (batch, windows, max_tokens). The label is ``-100`` where a position is no target, padding included:
+    what is masked is a position, never a number, so that the end token is learned even where padding is the same
+    number.
 
     Args:
         encoder: Encodes the records.
@@ -162,7 +172,7 @@ class EncodedTexts(MappedRows):
 
     def __init__(self, encoder: TokenEncoder, folder: Path):
         self._encoder = encoder
-        length = encoder.max_tokens
+        length = encoder.most
         number = "<u2" if encoder.largest < 2**16 else "<u4"
         fields = [("ids", number, (length,)), ("targets", "u1", (-(-length // 8),)), ("length", "<u4")]
         super().__init__(np.dtype(fields), folder)
@@ -184,7 +194,7 @@ class EncodedTexts(MappedRows):
 
     def _append(self, records: list[TextRecord | None]) -> None:
         packed = np.zeros(len(records), self._dtype)
-        targets = np.zeros((len(records), self._encoder.max_tokens), bool)
+        targets = np.zeros((len(records), self._encoder.most), bool)
         for row, tokens in enumerate(self._encoder.encode(records)):
             count = len(tokens.ids)
             packed["ids"][row, :count], targets[row, :count], packed["length"][row] = tokens.ids, tokens.targets, count
@@ -193,17 +203,23 @@ class EncodedTexts(MappedRows):
 
     def fetch(self, indices: np.ndarray, seed: int) -> dict[str, Tensor]:
         """Return the batch of some records."""
-        packed, length = self.packed(np.asarray(indices, np.int64)), self._encoder.max_tokens
+        packed, length = self.packed(np.asarray(indices, np.int64)), self._encoder.most
         ids = torch.from_numpy(packed["ids"].astype(np.int64))
         targets = torch.from_numpy(np.unpackbits(packed["targets"], axis=1)[:, :length].astype(bool))
-        # A record without tokens attends to its first padding: attention over nothing is NaN in some kernels.
-        lengths = torch.from_numpy(np.maximum(packed["length"], 1).astype(np.int64))
-        mask = (torch.arange(length) < lengths[:, None]).long()
-        return {"input_ids": ids, "attention_mask": mask, "labels": ids.masked_fill(~targets, IGNORED)}
+        mask = (torch.arange(length) < torch.from_numpy(packed["length"].astype(np.int64))[:, None]).long()
+        whole = {"input_ids": ids, "attention_mask": mask, "labels": ids.masked_fill(~targets, IGNORED)}
+        batch = {name: self._windows(one) for name, one in whole.items()}
+        # A window without tokens attends to its first padding: attention over nothing is NaN in some kernels.
+        batch["attention_mask"][..., 0] = 1
+        return batch
 
     def like(self) -> dict[str, Tensor]:
-        ones = torch.ones(1, self._encoder.max_tokens, dtype=torch.int64)
-        return {"input_ids": ones, "attention_mask": ones.clone(), "labels": ones.clone()}
+        ones = torch.ones(1, self._encoder.most, dtype=torch.int64)
+        return {name: self._windows(ones) for name in ("input_ids", "attention_mask", "labels")}
+
+    def _windows(self, whole: Tensor) -> Tensor:
+        length = self._encoder.max_tokens
+        return whole.unfold(1, length, length - 1).clone() if self._encoder.windows > 1 else whole.clone()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._encoder.max_tokens} tokens)"

@@ -52,9 +52,12 @@ def check_texts(path: str | Path, model: str | Path, max_tokens: int) -> str:
 
 def plan_in_words(prepared: Prepared) -> str:
     """Return the plan of a run, in words: no record is read, and nothing is spent."""
-    settings = prepared.settings
-    n = settings.rows if prepared.score is None else prepared.score.kept(settings.rows)
-    batch = settings.batch or max(min(n, 256), n // 50)
+    settings, n = prepared.settings, prepared.kept
+    if settings.rows is None:
+        raise ValueError(
+            "the plan needs rows, a public guess, for its tokens and its time: give --rows, beside --rate if you like."
+        )
+    batch = prepared.batch or max(min(n, 256), n // 50)
     sampler = PoissonSampler(expected_batch_size=batch, num_records=n)
     steps = sampler.queries_for(settings.epochs)
     weights = sum(p.numel() for p in trainable(prepared.model).values())

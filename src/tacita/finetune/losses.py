@@ -6,6 +6,7 @@ gradients of the others, which clipping each to C does not bound: the clipped su
 guarantee assumes 1 C (docs/finetuning.md has the figures).
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -32,7 +33,8 @@ def sequence_losses(
 
     Returns:
         ``(model, batch) -> losses`` of shape (batch,), for a batch with ``input_ids``, ``attention_mask`` and
-        ``labels``, in which -100 is no target. Without a target the loss is 0.
+        ``labels``, in which -100 is no target: each (batch, length), or (batch, windows, length), where the targets of
+        a record are those of all its windows. Without a target the loss is 0.
 
     Raises:
         ValueError: ``loss`` is neither, or ``divisor`` is missing or goes with ``"mean"``.
@@ -47,17 +49,17 @@ def sequence_losses(
     scale = None if divisor is None else _validate.positive("divisor", divisor)
 
     def losses(model: nn.Module, batch: dict[str, Any]) -> Tensor:
-        found = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], use_cache=False)
-        labels = batch["labels"][:, 1:]
-        scores = found.logits[:, :-1].float().mT
-        each = nn.functional.cross_entropy(scores, labels, reduction="none", ignore_index=IGNORED)
-        own = (labels != IGNORED).sum(1).clamp(min=1) if scale is None else scale
-        return each.sum(1) / own
+        ids, mask, labels = (batch[name].flatten(0, -2) for name in ("input_ids", "attention_mask", "labels"))
+        scores = model(input_ids=ids, attention_mask=mask, use_cache=False).logits[:, :-1].float().mT
+        each = nn.functional.cross_entropy(scores, labels[:, 1:], reduction="none", ignore_index=IGNORED)
+        windows = math.prod(batch["labels"].shape[1:-1])
+        losses, targets = (one.sum(1).view(-1, windows).sum(1) for one in (each, labels[:, 1:] != IGNORED))
+        return losses / (targets.clamp(min=1) if scale is None else scale)
 
     return losses
 
 
 def scored_losses(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     """Return the mean loss of each record's own targets; NaN for one without a target, which a score does not count."""
-    targets = (batch["labels"][:, 1:] != IGNORED).any(1)
+    targets = (batch["labels"][..., 1:] != IGNORED).flatten(1).any(1)
     return sequence_losses("mean")(model, batch).where(targets, float("nan"))

@@ -13,6 +13,8 @@ from tacita.tables.settings import check_delta, toml_value
 
 CONFIG = "config.toml"
 LR = {"lora": 2e-3, "full": 5e-4}  # docs/defaults.md
+RATE = 1 / 50  # of the records, in a step, where their number is not declared
+DIVISOR = 256  # of the noisy sum, where their number is not declared: Adam does not see it
 
 PRIVACY = Parameter(group="The guarantee", negative=())
 TEXTS = Parameter(group="The texts", negative=())
@@ -27,12 +29,14 @@ class FinetuneSettings:
     Attributes:
         epsilon: The epsilon of the whole run.
         delta: Its delta; choose it well below 1 / rows.
-        rows: The public number of records, or of persons with --unit-field (a guess). It sets rate and divisor.
+        rows: A public guess of the number of records, or of persons with --unit-field. It sets the rate by --batch.
+        rate: Chance that a step draws a record (person), in place of --batch; 1/50 by default, without --rows.
         unit_field: The key of a line that names the person; a person's records are then clipped once, together.
         rows_per_query: Number of records that a step reads of a person that it draws; 1 above epsilon 4, else 4.
         privacy_unit: Whom the guarantee protects, in your words, for the statement.
         hardened: Close attacks on floating-point noise, rounded or discrete.
-        max_tokens: Length of all records in tokens; the smaller of 512 and the model's positions by default.
+        max_tokens: Length of a window in tokens; the smaller of 512 and the model's positions by default.
+        windows: Number of windows that a long record may fill; it is clipped once.
         cut: What a long record loses: prompt (its left; a quarter of the length stays) or end.
         mask_prompt: Train on completions and what the assistant says alone, which is the default.
         messages: Take part with records that hold messages, which is the default; it needs a chat template.
@@ -43,7 +47,7 @@ class FinetuneSettings:
         targets: Its modules: all-linear, or names separated by commas.
         loss: mean or sum over a record's own targets; the sum is divided by half of the length.
         epochs: Passes over the data, in expectation.
-        batch: Expected number of records (persons) in a step; max(min(n, 256), n / 50) by default.
+        batch: Expected number of records (persons) in a step, of n = --rows; max(min(n, 256), n / 50) by default.
         physical_batch: Sequences in memory at once; changes no value.
         max_grad_norm: Clipping threshold.
         lr: Step size of AdamW, 2e-3 for lora and 5e-4 for full; it falls linearly after 5 % of the steps.
@@ -58,12 +62,14 @@ class FinetuneSettings:
 
     epsilon: Annotated[float, PRIVACY]
     delta: Annotated[float, PRIVACY]
-    rows: Annotated[int, PRIVACY, WHOLE]
+    rows: Annotated[int | None, PRIVACY, WHOLE] = None
+    rate: Annotated[float | None, PRIVACY] = None
     unit_field: Annotated[str | None, PRIVACY] = None
     rows_per_query: Annotated[int | None, PRIVACY, WHOLE] = None
     privacy_unit: Annotated[str | None, PRIVACY] = None
     hardened: Annotated[Literal["rounded", "discrete"] | None, PRIVACY] = None
     max_tokens: Annotated[int | None, TEXTS, WHOLE] = None
+    windows: Annotated[int, TEXTS, WHOLE] = 1
     cut: Annotated[Literal["prompt", "end"], TEXTS] = "prompt"
     mask_prompt: Annotated[bool, Parameter(group="The texts", negative="--no-mask-prompt")] = True
     messages: Annotated[bool, Parameter(group="The texts", negative="--no-messages")] = True
@@ -89,14 +95,20 @@ class FinetuneSettings:
     def __post_init__(self) -> None:
         _validate.positive("epsilon", self.epsilon)
         _validate.delta("delta", self.delta)
-        for name in ("rows", "rank", "physical_batch"):
+        for name in ("windows", "rank", "physical_batch"):
             _validate.count(name, getattr(self, name))
-        for name in ("rows_per_query", "patience"):
+        for name in ("rows", "rows_per_query", "patience"):
             if getattr(self, name) is not None:
                 _validate.count(name, getattr(self, name))
         _validate.positive("epochs", self.epochs)
         _validate.positive("max_grad_norm", self.max_grad_norm)
-        check_delta(self.delta, self.rows, False)
+        if self.rate is not None and not 0 < self.rate <= 1:
+            raise ValueError(f"rate must be in (0, 1], got {self.rate!r}.")
+        if self.rate is not None and self.batch is not None:
+            raise ValueError("rate goes without batch, which sets it as well: give one of them.")
+        if self.batch is not None and self.rows is None:
+            raise ValueError("batch counts records, and needs their public number: give rows, or rate in its place.")
+        check_delta(self.delta, self.number, False)
         for name in ("dropout", "holdout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)!r}.")
@@ -104,6 +116,11 @@ class FinetuneSettings:
             raise ValueError("patience needs public_validation, whose loss ends the run: give both or neither.")
         if self.rows_per_query is not None and self.unit_field is None:
             raise ValueError("rows_per_query needs unit_field, which names the persons: give both or neither.")
+
+    @property
+    def number(self) -> int:
+        """The public number of records: as declared, or one that gives the divisor at the rate of the run."""
+        return round(DIVISOR / (self.rate or RATE)) if self.rows is None else self.rows
 
     @property
     def step_size(self) -> float:

@@ -61,7 +61,7 @@ def audit_texts(files: Files, settings: FinetuneSettings, canaries: int, *, prog
     Args:
         files: The model, and texts like the private ones. They are trained on with the settings' epsilon and delta,
             but in no ledger that is kept: that is why they must be public.
-        settings: Those of the run; ``rows`` too. Nothing is written to ``output``.
+        settings: Those of the run; ``rows`` or ``rate`` too. Nothing is written to ``output``.
         canaries: Number of canaries, at least 50. About half of them are put among the texts.
         progress: Show progress on standard error.
 
@@ -105,7 +105,7 @@ def _losses(prepared: Prepared, records: Sequence[TextRecord]) -> np.ndarray:
     """Return the negative log-likelihood of each completion, in nats, under the model as it is."""
     longest = max(len(tokens.ids) for tokens in prepared.encoder.encode(records))
     with tempfile.TemporaryDirectory() as folder:
-        rows = EncodedTexts(replace(prepared.encoder, max_tokens=max(longest, 2)), Path(folder))
+        rows = EncodedTexts(replace(prepared.encoder, max_tokens=max(longest, 2), windows=1), Path(folder))
         rows.extend(map(Line, records))
         loss_fn, found = sequence_losses("sum", divisor=1.0), []
         with torch.no_grad(), evaluating(prepared.model):

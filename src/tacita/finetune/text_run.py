@@ -19,7 +19,7 @@ from tacita.finetune.chat import ChatTemplate
 from tacita.finetune.encoding import EncodedTexts, TokenEncoder
 from tacita.finetune.losses import scored_losses, sequence_losses
 from tacita.finetune.records import read_records
-from tacita.finetune.settings import CONFIG, Files, FinetuneSettings
+from tacita.finetune.settings import CONFIG, RATE, Files, FinetuneSettings
 from tacita.random import Randomness
 from tacita.runs.folder import RunFolder
 from tacita.runs.run_lifecycle import RunLifecycle
@@ -61,11 +61,13 @@ class Prepared:
         """
         config = base_model.check_folder(files.model)
         settings = replace(settings, max_tokens=base_model.length(config, settings.max_tokens))
+        if settings.rows is None and settings.rate is None:
+            settings = replace(settings, rate=RATE)
         tokenizer = base_model.open_tokenizer(files.model, settings.template)
         assert settings.max_tokens is not None
         encoder = TokenEncoder(
-            tokenizer=tokenizer, max_tokens=settings.max_tokens, cut=settings.cut, mask_prompt=settings.mask_prompt,
-            chat=ChatTemplate(tokenizer) if settings.messages else None,
+            tokenizer=tokenizer, max_tokens=settings.max_tokens, windows=settings.windows, cut=settings.cut,
+            mask_prompt=settings.mask_prompt, chat=ChatTemplate(tokenizer) if settings.messages else None,
         )  # fmt: skip
         model: Any = base_model.open_model(files.model, settings)
         rows = model.get_input_embeddings().weight.shape[0]
@@ -80,7 +82,7 @@ class Prepared:
     def losses(self) -> Callable:
         """One loss a record."""
         settings = self.settings
-        divisor = self.encoder.max_tokens / 2 if settings.loss == "sum" else None
+        divisor = self.encoder.most / 2 if settings.loss == "sum" else None
         return sequence_losses(settings.loss, divisor=divisor)
 
     @property
@@ -88,8 +90,20 @@ class Prepared:
         """How many sequences a step reads of a record that it draws: of a person several, by the rule of ``fit``."""
         settings = self.settings
         if settings.unit_field is None:
-            return 1
-        return chosen_rows_per_query(settings.rows_per_query, settings.epsilon, ChosenSettings())
+            return settings.windows
+        return settings.windows * chosen_rows_per_query(settings.rows_per_query, settings.epsilon, ChosenSettings())
+
+    @property
+    def kept(self) -> int:
+        """The public number of records that are trained on."""
+        number = self.settings.number
+        return number if self.score is None else self.score.kept(number)
+
+    @property
+    def batch(self) -> float | None:
+        """The expected number of records in a step; ``None`` for the rule of ``fit``."""
+        rate = self.settings.rate
+        return self.settings.batch if rate is None else rate * self.kept
 
     @property
     def score(self) -> HeldOutLoss | None:
@@ -169,8 +183,8 @@ def fitted(prepared: Prepared, rows: EncodedTexts, units: list, randomness: Rand
         target_epsilon=own.epsilon,
         target_delta=own.delta,
         epochs=own.epochs,
-        num_records=own.rows,
-        expected_batch_size=own.batch,
+        num_records=own.number,
+        expected_batch_size=prepared.batch,
         max_grad_norm=own.max_grad_norm,
         optimizer=lambda params: torch.optim.AdamW(params, lr=own.step_size, weight_decay=0.0),
         scheduler=warmed_up,

@@ -1,0 +1,100 @@
+"""How families of models write a conversation: twenty formats that are read, and three that cannot be."""
+
+import json
+
+import jinja2
+import numpy as np
+import pytest
+
+from tacita.finetune import ChatTemplate, EncodedTexts, TokenEncoder
+from tacita.finetune.records import read_line
+from tests.finetune.toy import FIRST, Tokenizer
+
+END = "<|end|>"  # the end token of the toy tokenizer
+
+
+def turns(user, assistant, *, begin="", asks="", between=""):
+    """Return a template: how each role's words are written, and what asks for an answer."""
+    written = f"{{% if m.role == 'user' %}}{user}{{% else %}}{assistant}{{% endif %}}".replace("@", "{{ m.content }}")
+    between = f"{{% if not loop.last %}}{between}{{% endif %}}"
+    every = f"{{% for m in messages %}}{written}{between}{{% endfor %}}"
+    return f"{begin}{every}{{% if add_generation_prompt %}}{asks}{{% endif %}}"
+
+
+def marked(before, behind, names=("user", "assistant"), **more):
+    """Return a template in which a header with the role's name opens each turn."""
+    user, assistant = (before.replace("ROLE", name) for name in names)
+    return turns(f"{user}@{behind}", f"{assistant}@{behind}", asks=assistant, **more)
+
+
+IM, SYSTEM = "<|im_start|>ROLE\n", "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
+READ = {
+    "ChatML": marked(IM, "<|im_end|>\n"),
+    "Qwen 2.5": marked(IM, "<|im_end|>\n", begin=SYSTEM),
+    "InternLM 2": marked(IM, "<|im_end|>\n", begin="<s>"),
+    "Phi-4": marked("<|im_start|>ROLE<|im_sep|>", "<|im_end|>"),
+    "Phi-3": turns("<|user|>\n@<|end|>\n<|assistant|>\n", "@<|end|>\n"),
+    "Llama 3": marked("<|start_header_id|>ROLE<|end_header_id|>\n\n", "<|eot_id|>", begin="<|begin_of_text|>"),
+    "Llama 2": turns("<s>[INST] @ [/INST]", " @ </s>"),
+    "Mistral 7B": turns("[INST] @ [/INST]", "@</s>", begin="<s>"),
+    "Gemma": marked("<start_of_turn>ROLE\n", "<end_of_turn>\n", ("user", "model"), begin="<bos>"),
+    "Zephyr": turns("<|user|>\n@</s>\n", "<|assistant|>\n@</s>\n", asks="<|assistant|>\n"),
+    "Tulu": turns("<|user|>\n@\n", f"<|assistant|>\n@{END}", asks="<|assistant|>\n", between="\n"),
+    "Granite": marked("<|start_of_role|>ROLE<|end_of_role|>", "<|end_of_text|>\n"),
+    "Command R": marked(
+        "<|START_OF_TURN_TOKEN|><|ROLE_TOKEN|>", "<|END_OF_TURN_TOKEN|>", ("USER", "CHATBOT"), begin="<BOS_TOKEN>"
+    ),
+    "EXAONE": turns("[|user|]@\n", "[|assistant|]@[|endofturn|]\n", asks="[|assistant|]"),
+    "OpenChat": marked("GPT4 Correct ROLE: ", "<|end_of_turn|>", ("User", "Assistant"), begin="<s>"),
+    "DeepSeek LLM": turns("User: @\n\n", f"Assistant: @{END}", asks="Assistant:"),
+    "Vicuna": turns("USER: @ ", "ASSISTANT: @</s>", asks="ASSISTANT:"),
+    "Alpaca": turns("### Instruction:\n@\n\n", f"### Response:\n@{END}\n\n", asks="### Response:\n"),
+    "Solar": turns("### User:\n@\n\n", f"### Assistant:\n@{END}\n\n", asks="### Assistant:\n"),
+    "Nemotron": turns("<extra_id_1>User\n@\n", "<extra_id_1>Assistant\n@\n", asks="<extra_id_1>Assistant\n"),
+}
+LAST = "{% if loop.last %}%s{% endif %}"
+REFUSED = {
+    "Qwen 3, whose last answer alone has a place for thoughts": turns(
+        "<|im_start|>user\n@<|im_end|>\n",
+        "<|im_start|>assistant\n" + LAST.replace("%s", "<think>\n\n</think>\n\n") + "@<|im_end|>\n",
+        asks="<|im_start|>assistant\n",
+    ),
+    "Mistral Nemo, whose system prompt stands before the last question": turns(
+        "[INST] " + LAST.replace("%s", "Be brief.\n\n") + "@ [/INST]", "@</s>", begin="<s>"
+    ),
+    "a template that tells how many turns there are": marked(
+        IM, "<|im_end|>\n", begin="{{ messages | length }} turns\n"
+    ),
+}
+
+
+class Words(Tokenizer):
+    """The toy tokenizer with a template in Jinja."""
+
+    def apply_chat_template(self, said, tokenize, add_generation_prompt):
+        template = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(self.chat_template)
+        return template.render(messages=said, add_generation_prompt=add_generation_prompt)
+
+
+@pytest.mark.parametrize("name", READ)
+def test_what_the_assistant_says_is_the_target(name, tmp_path):
+    words = Words(READ[name])
+    rows = EncodedTexts(TokenEncoder(tokenizer=words, max_tokens=512, chat=ChatTemplate(words)), tmp_path)
+    said = ["first?", "One.", "second?", "Two."]
+    messages = [{"role": ("user", "assistant")[k % 2], "content": text} for k, text in enumerate(said)]
+    rows.extend([read_line(json.dumps({"messages": messages}).encode())])
+    batch = rows.fetch(np.array([0]), 0)
+    ids = batch["input_ids"][0][batch["labels"][0] != -100].tolist()
+    text = "".join(chr(token - FIRST) if token >= FIRST else "" for token in ids)
+    assert text.index("One.") < text.index("Two.")
+    assert "?" not in text
+    assert (
+        batch["input_ids"][0][batch["attention_mask"][0] == 1].tolist()
+        == words(words.apply_chat_template(messages, False, False))["input_ids"]
+    )
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_format_in_which_a_later_turn_changes_an_earlier_one_is_refused(name):
+    with pytest.raises(ValueError, match="the chat template is not additive"):
+        ChatTemplate(Words(REFUSED[name]))
