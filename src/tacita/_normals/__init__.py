@@ -16,7 +16,7 @@ from torch import Tensor
 from tacita._normals import definition
 from tacita._normals.definition import GROUP, LANES
 
-WORTH_BUILDING = 2**13  # normals in one draw from which on a kernel for the CPU is built, in 0.3 s
+WORTH_BUILDING = 2**11  # normals in one draw from which on a kernel for the CPU is built, in 0.3 s
 _GROUPS = 512  # that a thread takes at once
 
 Fill = Callable[[bytes, int, np.ndarray], None]  # (key, first group, float32 values of whole groups to write)

@@ -293,10 +293,9 @@ class _BatchChunks:
         for request, batch, lent in self.source.read(self.indices, self.query, self.seed):
             size = len(request.indices)
             tensors, rebuild = flatten(batch, size)  # raises if a tensor has not that many rows
-            if size == 1 or not all(tensor.device == self.device for tensor in tensors):
-                tensors = [tensor.to(self.device, copy=size == 1) for tensor in tensors]
-            labels = torch.from_numpy(request.indices) if isinstance(self.indices, RowNumbers) else None
-            yield Chunk(rebuild(tensors), size, self.source.ranks.number(request.number), lent, labels)
+            there = size > 1 and all(tensor.device == self.device for tensor in tensors)
+            rows = batch if there else rebuild([tensor.to(self.device, copy=size == 1) for tensor in tensors])
+            yield Chunk(rows, size, self.source.ranks.number(request.number), lent, torch.from_numpy(request.indices))
         for _ in range(self.idle):
             yield Chunk(synthetic(self.source.trial_row, 1, fill="zeros", seed=0), 1, 0, absent=True)
 

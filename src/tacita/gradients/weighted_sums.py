@@ -34,6 +34,7 @@ _WITHIN = Counter[str]()  # ... how often full_precision has begun and not ended
 _BEFORE: dict[str, list[tuple[Any, str, Any]]] = {}  # ... and what the switches were before
 
 
+@cache
 def wide(dtype: torch.dtype) -> torch.dtype:
     """Return the dtype in which tensors of ``dtype`` are summed: float32 or better."""
     return torch.promote_types(dtype, torch.float32)

@@ -26,7 +26,7 @@ from tacita.gradients.program.trace import fixed_tensors
 from tacita.gradients.references import references
 from tacita.gradients.rules.derived import Derivations
 from tacita.gradients.rules.rule import NamedUse, named_autograd_use
-from tacita.gradients.rules.uses import Uses, is_ours, norms_taken, row_weights
+from tacita.gradients.rules.uses import Uses, norms_taken, row_weights
 from tacita.gradients.weighted_sums import full_precision, weight_arrays, wide
 
 TakeNorms = Callable[[NamedUse], list[NamedUse]]  # takes the norms of a use, and returns what remains of it
@@ -177,15 +177,14 @@ class Programs:
                 _refuse_counters(program.written, held, tree)
                 self._programs[key] = program, attributes, [*held.values(), *_hooks(tree)]
             program, before, _ = self._programs[key]
-            compared = {*before, *attributes} - program.written
-            if changed := [name for name in compared if before.get(name, ...) != attributes.get(name, ...)]:
+            if changed := {name for name, _ in before.items() ^ attributes.items()} - program.written:
                 _refuse_change(min(changed))
             return program, [Tensor.detach(one) for one in inputs]
 
     @property
     def only_reads(self) -> bool:
-        """Whether nothing writes a batch: a checked program never does."""
-        return all(is_ours(call.rule) for program, _, _ in self._programs.values() for call in program.calls)
+        """Whether nothing writes a batch."""
+        return all(program.only_reads for program, _, _ in self._programs.values())
 
     def retrace(self) -> None:
         """Forget all programs: the next query traces the model and the loss as they are then."""
@@ -205,7 +204,7 @@ class Programs:
     def _key(self, tree: ModuleTree, given: Mapping[str, Tensor]) -> tuple:
         index = {id(t): k for k, t in enumerate({id(t): t for t in tree.by_name.values()}.values())}
         tied = tuple((name, index[id(one)]) for name, one in tree.by_name.items())
-        kinds = tuple((n, t.shape, t.dtype, t.stride(), str(t.device)) for n, t in given.items())
+        kinds = tuple((n, t.shape, t.dtype, t.stride(), t.device) for n, t in given.items())
         modules = tuple((name, type(one), one.training) for name, one in tree.modules)
         hooks = tuple(map(id, _hooks(tree)))
         device = next(iter(given.values())).device.type
@@ -239,26 +238,23 @@ def _attributes(tree: ModuleTree) -> dict[str, Any]:
     }
 
 
-def _as_compared(value: Any, own: set[int]) -> Any:
+def _as_compared(value: Any, own: set[int], left: list[int] | None = None, around: tuple[int, ...] = ()) -> Any:
     """Return what is compared of an attribute: a value's text, or which object it is; of a container all that it holds.
 
     Args:
-        value: The attribute.
+        value: The attribute, or what it holds.
         own: The identities of the model's own tensors, which are read at each query.
+        left: How many more entries are compared one by one.
+        around: The identities of the containers that hold it.
     """
-    left = MOST_ENTRIES
-
-    def compared(one: Any, around: tuple[int, ...]) -> Any:
-        nonlocal left
-        parts = _plain_parts(one)
-        if parts is None or id(one) in around:
-            return _entry(one, own)
-        left -= len(parts)
-        if left < 0:
-            return id(one), len(parts)
-        return tuple((name, compared(part, (*around, id(one)))) for name, part in parts)
-
-    return compared(value, ())
+    parts = _plain_parts(value)
+    if parts is None or id(value) in around:
+        return _entry(value, own)
+    left = left or [MOST_ENTRIES]
+    left[0] -= len(parts)
+    if left[0] < 0:
+        return id(value), len(parts)
+    return tuple((name, _as_compared(part, own, left, (*around, id(value)))) for name, part in parts)
 
 
 def _plain_parts(value: Any) -> list[tuple[str, Any]] | None:

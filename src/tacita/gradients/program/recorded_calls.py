@@ -65,7 +65,7 @@ class RecordedCall:
         if all(grad is None for grad in self.grads):
             return []
         parts = self._parts()
-        self.settings, self.x, self.grads = None, self.x.new_empty(0), []  # the rule may hold a copy of its own
+        self.settings, self.x, self.grads = None, _ANCHOR, []  # the rule may hold a copy of its own
         found: list[NamedUse] = []
         for part, rule in parts:
             names = {local: self.parameters[local] for local in part.names if local in self.parameters}

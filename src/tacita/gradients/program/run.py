@@ -10,7 +10,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.fx import Node
-from torch.utils._python_dispatch import _disable_current_modes
 
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.functional import LossFn, ModuleTree
@@ -33,9 +32,12 @@ from tacita.gradients.program.unify import OperatorCall, RowCount, Slot, Unified
 from tacita.gradients.program.writer import written_down
 from tacita.gradients.record_batch import outside
 from tacita.gradients.rules.derived import Derived
+from tacita.gradients.rules.uses import is_ours
 
 SIZES = (7, 11, 300)  # at which a pass is traced: no counter goes up in proportion to them
 KEPT = 32  # numbers of rows whose operators are kept with their integers
+_KEY = torch._C.DispatchKey
+_MODES = torch._C.DispatchKeySet(_KEY.Python).add(_KEY.PythonTLSSnapshot).add(_KEY.PreDispatch)  # call a dispatch mode
 Take = Callable[[int, RecordedCall], None]  # (position of a call, the call with input and gradients)
 
 
@@ -73,6 +75,7 @@ class Program:
         met: How often each parameter is met.
         written: The names of the modules' attributes that the code sets: what they hold between queries is not read.
         draws: Whether an operator draws at random.
+        only_reads: Whether nothing writes a batch: a checked program never does, and a rule of a user's might.
         digest: SHA-256 of operators, integers and constants, in hexadecimal.
 
     Raises:
@@ -107,6 +110,7 @@ class Program:
         ]
         self._filled: dict[int, list[Step]] = {}
         self.written = frozenset(written)
+        self.only_reads = all(is_ours(call.rule) for call in self.calls)
         self.met = Counter(name for call in self._trace.calls for name in call.names())
         self.draws = any(torch.Tag.nondeterministic_seeded in getattr(one.function, "tags", ()) for one in made.calls)
         pulled = [(one.given, one.results) for one in self._pullbacks]
@@ -244,6 +248,7 @@ def build(model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], like:
     fixed = fixed_tensors(ModuleTree(model), params)
     tapes = tapes_of(model, loss_fn, params, fixed, like)
     bare: frozenset[str] = frozenset()
+    torch.empty(2**25 - 2**13, dtype=torch.uint8, device="cpu")  # once freed, glibc keeps twice as much between queries
     while True:
         try:
             traces = [trace(tape, params, fixed, like, rows, bare) for tape, rows in zip(tapes, SIZES, strict=True)]
@@ -263,15 +268,14 @@ def tapes_of(
 @contextmanager
 def plain_tensors_only() -> Iterator[None]:
     """Run PyTorch's operators as they are: no gradients, no autocast, no mode or transform of whoever calls."""
-    with ExitStack() as stack:
-        stack.enter_context(outside())
-        stack.enter_context(_disable_current_modes())
-        stack.enter_context(torch._C.DisableTorchFunction())
-        stack.enter_context(torch.inference_mode(mode=False))
-        stack.enter_context(torch.no_grad())
-        for device in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(device):
-                stack.enter_context(torch.autocast(device, enabled=False))
+    with (
+        outside(),
+        torch._C._ExcludeDispatchKeyGuard(_MODES),
+        torch._C.DisableTorchFunction(),
+        torch._C._DisableAutocast(),
+        torch.inference_mode(mode=False),
+        torch.no_grad(),
+    ):
         yield
 
 
