@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.fx import Node
+from torch.utils._python_dispatch import _disable_current_modes
 
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.functional import LossFn, ModuleTree
@@ -36,8 +37,6 @@ from tacita.gradients.rules.uses import is_ours
 
 SIZES = (7, 11, 300)  # at which a pass is traced: no counter goes up in proportion to them
 KEPT = 32  # numbers of rows whose operators are kept with their integers
-_KEY = torch._C.DispatchKey
-_MODES = torch._C.DispatchKeySet(_KEY.Python).add(_KEY.PythonTLSSnapshot).add(_KEY.PreDispatch)  # call a dispatch mode
 Take = Callable[[int, RecordedCall], None]  # (position of a call, the call with input and gradients)
 
 
@@ -270,7 +269,7 @@ def plain_tensors_only() -> Iterator[None]:
     """Run PyTorch's operators as they are: no gradients, no autocast, no mode or transform of whoever calls."""
     with (
         outside(),
-        torch._C._ExcludeDispatchKeyGuard(_MODES),
+        _disable_current_modes(),  # and not tensors that dispatch themselves, such as shards
         torch._C.DisableTorchFunction(),
         torch._C._DisableAutocast(),
         torch.inference_mode(mode=False),
