@@ -27,8 +27,8 @@ class Whole:
     def __init__(self):
         self.alive = self.most = self.gathered = 0
 
-    def __call__(self, parameter):
-        found = parameter.clone()
+    def __call__(self, parameter, dtype):
+        found = parameter.to(dtype, copy=True)
         self._count(found.nbytes)
         self.most, self.gathered = max(self.most, self.alive), self.gathered + 1
         weakref.finalize(found.untyped_storage(), self._count, -found.nbytes)
@@ -85,7 +85,7 @@ def losses(model, batch):
 def sums(model, gather=None):
     """The sum of the clipped gradients, and their norms."""
     params, batch = trainable(model), (torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(0)),)
-    kind = partial(GatheringProgram, gather=gather, sharded=range(len(params)))
+    kind = partial(GatheringProgram, gather=gather, sharded={k: p.dtype for k, p in enumerate(params.values())})
     builds = None if gather is None else partial(build, kind=kind)
     engine = ProgramEngine(model, losses, params, [Chunk(batch, ROWS, 0)], torch.arange(ROWS))
     engine.programs = Programs(model, losses, batch, builds)
