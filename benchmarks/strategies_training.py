@@ -127,11 +127,11 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=1)
     given = parser.parse_args()
     lines = []
-    for model in RECORDS:
+    for model, records in RECORDS.items():
         data, tuning, test = pilot_and_test(model)
         for epsilon in EPSILONS:
             line = {"model": model, "epsilon": f"{epsilon:g}"}
-            for name, way in strategies(RECORDS[model], BATCHES, given.epochs, epsilon).items():
+            for name, way in strategies(records, BATCHES, given.epochs, epsilon).items():
                 run = partial(accuracy, model, data, way=way, queries=BATCHES * given.epochs, epsilon=epsilon)
                 pilot = {rate: run(held_out=tuning, rate=rate, seed=1000) for rate in RATES}
                 rate = max(pilot, key=lambda found: pilot[found])
