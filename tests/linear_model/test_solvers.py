@@ -143,7 +143,7 @@ def test_much_data_takes_few_steps_with_momentum_and_pays_for_no_more():
         budget = FitBudget(epsilon=mu, delta=DELTA, relation="zero_out_one")
         assert (budget.mu * 4000 / 4 >= rules.FEW_SIZE) == (model is few)
         assert model.plan_.steps == model.n_iter_ == steps
-        assert [s.queries_made for s in model.ledger_.sessions] == [1, steps]
+        assert [s.queries_made for s in model.ledger_.sessions] == [1, 1, steps]  # norm, labels
         assert 0.999 * mu < model.ledger_.epsilon(DELTA) <= mu
         assert ("momentum = 0.7" in model.statement_) == (model is few)
     again = made(PrivateLogisticRegression, None, epsilon=3.0).fit(100 * x[::-1], 1 - y)
