@@ -44,7 +44,7 @@ demo: $(STAMP)  ## Train a private model on handwritten digits and print its pri
 	@$(BIN)/python examples/demo.py
 
 test: $(STAMP)  ## Every test (WORKERS=2 processes); of one whose cases take more than 2 s together, some of them
-	$(PYTEST) --share 2
+	$(PYTEST) --share 1.5
 
 quick: $(STAMP)  ## The tests that a change needs every time: all but those that take long (tests/slow.txt)
 	$(PYTEST) --quick
