@@ -1,12 +1,14 @@
 """Arrays of an NPZ file: those that are chosen, and one error without a word of the file for everything else."""
 
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tacita._npz import read_arrays
 from tacita.errors import DataStructureError
+from tacita.tables.parquet_file import words_kept_back
 
 SAYS = "data must be such a file"
 
@@ -64,3 +66,13 @@ def test_what_does_not_fit_into_memory_is_said_to_be_that(path):
     with pytest.raises(DataStructureError, match="holds more than fits into memory") as caught:
         read_arrays(path, SAYS, lambda names: ["a"])
     assert caught.value.__suppress_context__
+
+
+def test_parquet_words_are_kept_back_and_what_memory_does_not_hold_is_said():
+    for error, says in (
+        (MemoryError("Ada"), "more than fits into memory"),
+        (OSError("Ada"), "must be a readable Parquet"),
+    ):
+        with pytest.raises(DataStructureError, match=says) as found, words_kept_back(Path("a.parquet")):
+            raise error
+        assert "Ada" not in str(found.value)

@@ -14,10 +14,8 @@ from tacita.linear_model.budget import FitBudget
 SCALES = 0.1  # share of mu^2 for scales, where they are bought
 CLASSES = 0.1  # ... for classes
 LABELS = 0.005  # ... or, where classes are given, to see that the labels are those
-SEEN, OTHERS = (
-    4.0,
-    0.1,
-)  # noise standard deviations of a count that is seen; share of the rows that others are many from
+SEEN = 4.0  # noise standard deviations from which on a count of labels is seen
+OTHERS = 0.1  # share of the rows from which on labels that are none of the classes are many
 MOMENTS = 0.1  # ... of what is left, for second moments
 HESSIANS = 0.2  # ... or for Hessians
 STEPS = 30

@@ -107,9 +107,8 @@ def bought(
 
 def not_stated(score: Score) -> str:
     """Say which measures a class is too rare for; empty if all are stated."""
-    missing = ["a balanced accuracy"] * (score.balanced is None) + ["an AUC"] * (
-        len(score.sizes) == 2 and not score.auc
-    )
+    missing = ["a balanced accuracy"] * (score.balanced is None)
+    missing += ["an AUC"] * (len(score.sizes) == 2 and score.auc is None)
     few = ". At this noise, a class has too few of these rows for "
     return few + " or ".join(missing) if missing and len(score.sizes) > 1 else ""
 

@@ -27,12 +27,12 @@ class ParquetFile(TableFile):
         from pyarrow import parquet
 
         self._decimal = decimal
-        with _words_kept_back(path):
+        with words_kept_back(path):
             schema = parquet.read_schema(path)
         _distinct(schema.names)
         names = [name for name in schema.names if not _INDEX.fullmatch(name)]
         kinds = {name: schema.field(name).type for name in places(names, only)}
-        with _words_kept_back(path):
+        with words_kept_back(path):
             columns = {name: _from_arrow(name, _no_values(kind), self._decimal) for name, kind in kinds.items()}
         super().__init__(path, columns, names)
 
@@ -40,7 +40,7 @@ class ParquetFile(TableFile):
         from pyarrow import parquet
 
         # Without pre_buffer=False, Arrow keeps the bytes of every row group that it has read until the end of the file.
-        with _words_kept_back(self._path), parquet.ParquetFile(self._path, memory_map=False, pre_buffer=False) as file:
+        with words_kept_back(self._path), parquet.ParquetFile(self._path, memory_map=False, pre_buffer=False) as file:
             batches = file.iter_batches(batch_size=ROWS, columns=list(wanted), use_threads=False)
             while (batch := next(batches, None)) is not None:
                 valid = np.ones(batch.num_rows, bool)
@@ -54,7 +54,7 @@ def _no_values(kind: Any) -> Any:
 
 
 @contextmanager
-def _words_kept_back(path: Path) -> Iterator[None]:
+def words_kept_back(path: Path) -> Iterator[None]:
     """Replace every error of the library in this block, because its words may quote the file."""
     try:
         yield

@@ -18,6 +18,7 @@ from tacita.tables.csv_lines import FileFormat, blocks, decoded_line, split_line
 from tacita.tables.features import NumberTarget
 from tacita.tables.json_lines import is_json_lines, lines_of
 from tacita.tables.multiline import records
+from tacita.tables.parquet_file import words_kept_back
 from tacita.tables.readers import open_table
 from tacita.tables.table import Table
 from tacita.tables.table_file import ROWS
@@ -202,14 +203,12 @@ def _batches(source: Path) -> Iterator[Any]:
     import pyarrow as pa
     import pyarrow.parquet
 
-    try:
-        with pyarrow.parquet.ParquetFile(source, pre_buffer=False) as file:  # else it keeps all that was read
-            yield pa.RecordBatch.from_pylist([], file.schema_arrow)
-            yield from file.iter_batches(batch_size=ROWS)
-    except GeneratorExit:
-        raise
-    except Exception:  # a column that the model does not need is damaged, and the library's words may quote it
-        raise DataStructureError(f"data must be a readable Parquet file, got {str(source)!r}.") from None
+    with (
+        words_kept_back(source),  # those of a damaged column that the model does not need, too
+        pyarrow.parquet.ParquetFile(source, pre_buffer=False) as file,  # else it keeps all that was read
+    ):
+        yield pa.RecordBatch.from_pylist([], file.schema_arrow)
+        yield from file.iter_batches(batch_size=ROWS)
 
 
 class _Written(io.RawIOBase):
