@@ -12,6 +12,7 @@ from tacita.linear_model import (
     PrivateLinearSVC,
     PrivateLogisticRegression,
     PrivateQuantileRegressor,
+    classification,
     rules,
 )
 from tacita.linear_model.budget import FitBudget
@@ -151,3 +152,20 @@ def test_much_data_takes_few_steps_with_momentum_and_pays_for_no_more():
     assert made(PrivateLogisticRegression, None, epsilon=3.0, steps=12).fit(x, y).plan_.steps == 12
     for kind, solver in ((PrivateLinearSVC, None), (PrivateLogisticRegression, "momentum")):
         assert made(kind, solver, epsilon=3.0).fit(*data(kind)).plan_.steps == rules.STEPS
+
+
+def test_a_record_is_in_one_count_of_the_labels(monkeypatch):
+    """By given classes, or beside them: what the event of the labels assumes."""
+    bought, buy = [], classification.buy_counts
+
+    def seen(session, counts, randomness):
+        if "labels" in counts:
+            bought.append(np.asarray(counts["labels"], float))
+        return buy(session, counts, randomness)
+
+    monkeypatch.setattr(classification, "buy_counts", seen)
+    x, y = data(PrivateLogisticRegression)
+    for labels in (y, np.where(np.arange(len(y)) == 0, 7, y)):
+        made(PrivateLogisticRegression, None, epsilon=3.0).fit(x, labels)
+    assert [counts.sum() for counts in bought] == [len(y)] * 2
+    assert np.linalg.norm(bought[0] - bought[1]) == pytest.approx(2**0.5)  # one record replaced
