@@ -23,7 +23,7 @@ from tacita.report.run_charts import charts_of, score_chart
 from tacita.report.run_numbers import RATES, RunNumbers
 from tacita.report.run_page import report_page
 from tacita.tables import train_table
-from tests.report.browser import CHROMIUM, accessibility, axe_script, opened
+from tests.report.browser import CHROMIUM, accessibility, axe_script, lost_in_print, opened
 
 pytest.importorskip("matplotlib")
 HOSTILE = '<script>alert("x")</script> & "quoted"'
@@ -275,6 +275,21 @@ def test_a_browser_shows_it_without_complaints(text, tmp_path):
     shown = opened(path)
     assert shown.stdout.count("<svg") == len(Page(text).of("svg"))
     assert "CONSOLE" not in shown.stderr
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+@pytest.mark.parametrize(
+    "broken",
+    ["", "details::details-content", "white-space: pre-wrap", "td { overflow-wrap"],
+    ids=lambda one: one or "none",
+)
+def test_nothing_on_the_page_is_lost_in_print(runs, tmp_path, broken):
+    """Whoever signs the page on paper has read all of the statement; without one of its rules of style, not all."""
+    run = replace(runs[0], folder=tmp_path / "a-name-of-a-run-that-is-long", text=f"{runs[0].text}{'word ' * 90}")
+    text = report_page([run, runs[1]])
+    assert broken in text
+    lost = lost_in_print(text.replace(broken, "--no-rule") if broken else text, tmp_path / "report.html")
+    assert bool(lost) == bool(broken)
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")

@@ -139,8 +139,7 @@ def _rest(run: RunNumbers) -> str:
         f"<h2>Caveats</h2>{bullets(fields.get('caveats') or ['none'])}{_audit(run.audit)}{listed}"
         f"<details><summary>Bought from the data</summary>{bullets(fields.get('purchases') or ['nothing'])}</details>"
         f"<details><summary>Settings chosen by tacita</summary>{bullets(fields.get('chosen_by_tacita') or ['none'])}"
-        f"</details><details open><summary>The whole statement</summary><pre tabindex='0' role='region' "
-        f'aria-label="The whole statement of {escape(run.folder.name)}">{escape(run.text)}</pre></details>'
+        f"</details><details open><summary>The whole statement</summary><pre>{escape(run.text)}</pre></details>"
     )
 
 
