@@ -121,7 +121,7 @@ def _row(run: "RunOverview") -> tuple[str, ...]:
         weighed.in_words(),
         epsilon_in_words(weighed) if fields else "-",
         f"{fields['delta']:g}" if isinstance(fields.get("delta"), float) else "-",
-        score_in_words(run.score) or "-",
+        (score_in_words(run.score) if weighed.verified else None) or "-",
     )
 
 
@@ -131,13 +131,13 @@ def _summary(run: "RunOverview", checked: "Checked") -> dict[str, str]:
     fields, faults = run.fields, checked.faults
     return {
         "run": f"{run.folder} ({_part(fields, 'run', 'id')}, {_part(fields, 'run', 'date')})",
-        "state": "finished, verified" if not faults else f"CHANGED: {'; '.join(faults)}",
+        "state": "finished, verified" if not faults else f"TAMPERED: {'; '.join(faults)}",
         "verdict": checked.verdict.in_words(),
         "guarantee": f"epsilon {epsilon_in_words(checked.verdict)} at delta {fields.get('delta')}, "
         f"{fields.get('neighboring_relation')}, {fields.get('privacy_unit')}",
         "risk": risk_in_words(fields, checked.verdict),
         "model": _model_in_words(fields),
-        "score": score_in_words(run.score) or "none",
+        "score": (score_in_words(run.score) or "none") if checked.verdict.verified else "not verified",
         **({"note": "; ".join(checked.notes)} if checked.notes else {}),
         "more": f"tacita statement {run.folder}",
     }

@@ -26,7 +26,7 @@ h1 { margin: 1.2rem 0 .2rem; line-height: 1.2; } h2 { margin: 2.4rem 0 .4rem; } 
 .verdict p { margin: .2rem 0; color: var(--ink); }
 dl { display: grid; grid-template-columns: minmax(8rem, 14rem) 1fr; gap: .2rem 1rem; margin: .4rem 0; }
 dt { font-weight: 600; } dd { margin: 0; overflow-wrap: anywhere; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 1.2rem; }
+.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 26rem), 1fr)); gap: 1.2rem; }
 img { max-width: 100%; height: auto; background: #fff; }
 figure { margin: 0; } figcaption { font-size: .92rem; } svg { width: 100%; height: auto; } .tip:hover { opacity: .6; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
@@ -42,7 +42,8 @@ details { margin: .4rem 0; } summary { cursor: pointer; } pre { background: var(
   line-height: 1.25; } .first :is(h3, ul, p) { margin-block: 0.5rem; } .charts {
   grid-template-columns: repeat(2, minmax(0, 1fr)); } figure, tr { break-inside: avoid; }
   details::details-content { content-visibility: visible; block-size: auto; } summary { list-style: none; }
-  .wide { overflow: visible; } th, td { overflow-wrap: anywhere; } pre { padding: 0; font-size: 7.5pt; }
+  .wide { overflow: visible; } table { font-size: 8pt; } th, td { padding-right: .4rem; overflow-wrap: anywhere; }
+  section[id] ~ section, nav ~ section { break-before: page; } pre { padding: 0; font-size: 7.5pt; }
   .skip, nav { display: none; } h1 { margin-top: 0; } h2 { margin-top: 1rem; } }
 """
 
