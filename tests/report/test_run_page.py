@@ -289,7 +289,9 @@ def test_a_browser_shows_it_without_complaints(text, tmp_path):
 )
 def test_nothing_on_the_page_is_lost_in_print(runs, tmp_path, broken):
     """Whoever signs the page on paper has read all of the statement; without one of its rules of style, not all."""
-    run = replace(runs[0], folder=tmp_path / "a_name_of_a_run_that_is_longer_than_a_cell", text=f"{runs[0].text}{'word ' * 90}")
+    run = replace(
+        runs[0], folder=tmp_path / "a_name_of_a_run_that_is_longer_than_a_cell", text=f"{runs[0].text}{'word ' * 90}"
+    )
     text = report_page([run, runs[1]])
     assert broken in text
     lost = lost_in_print(text.replace(broken, "--no-rule") if broken else text, tmp_path / "report.html")
