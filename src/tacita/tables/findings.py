@@ -70,16 +70,18 @@ def garbled(name: str, table: Table, schema: Schema) -> Iterator[Finding]:
 
 
 def worth(name: str, table: Table, schema: Schema) -> Iterator[Finding]:
-    """Find whether a column is constant, different in every row, of mixed type, or likely to be dropped."""
+    """Find whether a column is constant, different in every row, of mixed type, short of cells, or likely to be dropped."""
     column, spec = table.column(name), schema.columns.get(name)
     _, kinds = column.numbers(schema.missing, schema.date_format(name))
     there = table.valid & (kinds != MISSING)
     counts = column.counts(there)
     rows, numbers = int(there.sum()), int((there & (kinds == NUMBER)).sum())
     odd = np.flatnonzero(there & (kinds == TEXT))
-    if not rows and table.valid.any():
-        words = "cells, all of them missing: training drops the column. Leave it out (--drop)"
-        yield Finding(name, words, int(table.valid.sum()), ())
+    missing = int(table.valid.sum()) - rows
+    if missing and not rows:
+        yield Finding(name, "cells, all of them missing: training drops the column. Leave it out (--drop)", missing, ())
+    elif missing and spec is None:
+        yield Finding(name, "missing cells", missing, ())
     if rows < ENOUGH:
         return
     declared = spec is not None and spec.complete
