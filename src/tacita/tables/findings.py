@@ -70,7 +70,7 @@ def garbled(name: str, table: Table, schema: Schema) -> Iterator[Finding]:
 
 
 def worth(name: str, table: Table, schema: Schema) -> Iterator[Finding]:
-    """Find whether a column is constant, different in every row, of mixed type, short of cells, or likely to be dropped."""
+    """Find whether a column is constant, different in every row, of mixed type, short of cells, or to be dropped."""
     column, spec = table.column(name), schema.columns.get(name)
     _, kinds = column.numbers(schema.missing, schema.date_format(name))
     there = table.valid & (kinds != MISSING)
