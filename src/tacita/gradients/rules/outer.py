@@ -17,6 +17,7 @@ gradient of the output. What a one meets is looked up, and nothing of the size o
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import log2
 
 import torch
 from torch import Tensor
@@ -41,7 +42,6 @@ PAIRS = 2**18  # entries of Gram matrices that are widened to float64 at once: o
 LOOSE = 0.01  # if its rounding term is a larger share of its square, a Gram norm is computed again, directly
 GRAM_TERM = 0.003  # the term's share of the square for a sample with incoherent positions; decides the blocks
 TINY = 2.0**-100  # a smaller term matters to no threshold (at least 2^-40): gradients of exactly 0 have such a term
-LIFT = 24  # powers of two at most: products of gradients up to 1e12 stay finite
 SMALLEST_BLOCK = 32  # narrower blocks would be all overhead
 
 
@@ -289,10 +289,11 @@ def _scale(vectors: Sequence[Factors]) -> Tensor:
     """Return the power of two that lifts each row's output gradients to about 1, (rows,): that of the ones they meet.
 
     Else the inputs, which may be large, would meet the ones in the rounding term, and every row would be loose. It
-    only lifts, so that no number underflows.
+    only lifts, so that no number underflows, and by at most 2^25 in float32, so that products stay finite.
     """
     largest = torch.stack([part.left.abs().amax(dim=(1, 2)) for part in vectors]).amax(dim=0)
-    exponent = torch.frexp(largest).exponent.neg().clamp(0, LIFT)
+    most = int(log2(torch.finfo(largest.dtype).max)) // 5
+    exponent = torch.frexp(largest).exponent.neg().clamp(0, most)
     return torch.ldexp(torch.ones_like(largest), exponent)
 
 
