@@ -19,6 +19,7 @@ from tacita.ledger.statement import main_session
 from tacita.ledger.verdict import Verdict, verdict
 from tacita.report.one_run import allowed
 from tacita.report.run_audit import RunAudit
+from tacita.runs.folder import RunFolder
 from tacita.runs.sealed_run import LEDGER, SealedRun
 from tacita.tables import check_run
 
@@ -97,7 +98,8 @@ class RunNumbers:
     @property
     def verdict(self) -> Verdict:
         """What the run comes to."""
-        return verdict(self.fields, changed=bool(self.faults), refuted=self.refuted)
+        secrets = RunFolder(self.folder).holds_secrets
+        return verdict(self.fields, changed=bool(self.faults), refuted=self.refuted, secrets=secrets)
 
     def most_true_positives(self, rates: np.ndarray) -> np.ndarray:
         """Return the largest true positive rate of any attack at each false positive rate.

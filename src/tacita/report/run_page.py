@@ -100,7 +100,7 @@ def _first(run: RunNumbers) -> str:
     return (
         f"<h2>{escape(run.folder.name)}</h2>{_verdict_box(run)}"
         f"{facts({name: value for name, value in guarantee.items() if value is not None})}"
-        f"<h3>This run</h3>{facts({**{name.capitalize(): facts_of_run.get(name) for name in names}, **said})}"
+        f"<h3>This run</h3>{facts({**{name.capitalize(): facts_of_run[name] for name in names if name in facts_of_run}, **said})}"
         f"<h3>What is not anonymised</h3>{bullets(fields.get('not_anonymised') or ['not said'])}"
         f"{_signature(fields)}"
     )

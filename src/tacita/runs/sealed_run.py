@@ -35,7 +35,7 @@ def seal_run(
     ``tacita statement FOLDER`` then shows whether anything was changed: the model, a file named in ``files``, the
     statement, a line of the ledger. Nothing can be added to the ledger afterwards. :func:`tacita.fit` and ``tacita
     train`` do this themselves; a training loop of your own, or a selection, calls it when all sessions are closed. If
-    the process is killed before the seal is written, call it again.
+    the process is killed before the seal is written, call it again. Remove ``private/`` afterwards.
 
     Args:
         ledger: With a path, best called ``ledger.jsonl``, in a folder of its own; all its sessions closed.
@@ -196,7 +196,7 @@ class SealedRun:
         except OSError as error:
             raise TacitaError(
                 f"{str(self.folder)!r} holds no finished run: {STATEMENT} cannot be read ({error.strerror}). If a run "
-                "was stopped there, repeat its command to finish it."
+                "was stopped there, repeat its command to finish it; a loop of your own ends with tacita.seal_run."
             ) from None
         except (ValueError, RecursionError):
             raise TacitaError(

@@ -29,9 +29,10 @@ class RunOverview:
     @property
     def verdict(self) -> Verdict:
         """What the run comes to, as far as its seal tells."""
-        return (
-            Verdict(self.state) if self.state == "unfinished" else verdict(self.fields, changed=self.state == "changed")
-        )
+        if self.state == "unfinished":
+            return Verdict(self.state)
+        secrets = RunFolder(self.folder).holds_secrets
+        return verdict(self.fields, changed=self.state == "changed", secrets=secrets)
 
     @property
     def score(self) -> dict[str, Any]:
@@ -47,7 +48,8 @@ def overview_of(folder: str | Path) -> RunOverview | None:
     follows from the ledger.
     """
     path = Path(folder)
-    if RunFolder(path).unfinished:
+    kept = RunFolder(path)
+    if kept.unfinished and not kept.tidying:
         return RunOverview(path, "unfinished", {})
     if not (path / STATEMENT).is_file():
         return None

@@ -14,12 +14,17 @@ from typing import Any
 from tacita.errors import LedgerError
 from tacita.ledger import Ledger, Statement, statement
 from tacita.ledger.verdict import Verdict, verdict
+from tacita.runs.folder import RunFolder
 from tacita.runs.run_facts import tacita_version
 from tacita.runs.sealed_run import LEDGER, STATEMENT, TEXT, SealedRun
 from tacita.runs.signing import SIGNATURES
 from tacita.tables import run_list
 from tacita.tables.table_statement import EXTRAS, IF_ANY
 
+SECRETS = (
+    "private/ is still here: whoever has its key and the releases can subtract the noise. Remove it before anybody else "
+    "gets the folder: repeat the command of the run, or after a loop of your own tacita.Randomness.destroy(key)"
+)
 SIGNED = "signed: not checked here; tacita verify RUN --public-key FILE checks the signatures"
 
 
@@ -31,7 +36,8 @@ class Checked:
         text: The statement, made again from the ledger.
         faults: What was changed, in words; empty if nothing was.
         verdict: What the statement comes to.
-        notes: What a reader should know that is no fault, in words: signatures, which are not checked; other runs on
+        notes: What a reader should know that is no fault, in words: signatures, which are not checked; private files
+            that are still there; other runs on
             the same data that were added since; or another version of tacita that wrote the statement.
     """
 
@@ -60,7 +66,7 @@ def check_run(folder: str | Path) -> Checked:
     except (LedgerError, LookupError, AttributeError, TypeError, ValueError) as error:
         unread = [f"{LEDGER}: {error}"] if not faults else []
         return Checked(_text(run.folder), (*faults, *unread), Verdict("changed"))
-    notes = _notes(run.folder, run.stated)
+    notes, secrets = _notes(run.folder, run.stated), RunFolder(folder).holds_secrets
     if not again.to_json()["ledger_verified"]:  # a statement of such a ledger differs in itself
         return Checked(text, tuple(faults), verdict(again.to_json(), changed=True), notes)
     compared = compare_statements(run.stated, again.to_json(), sealed=not faults)
@@ -70,12 +76,13 @@ def check_run(folder: str | Path) -> Checked:
         faults.append(f"{TEXT} is not what follows from the ledger")
     if compared.words_may_differ and not faults and (_text(run.folder) != text or compared.worded):
         notes = (compared.note, *notes)
-    return Checked(text, tuple(faults), verdict(again.to_json(), changed=bool(faults)), notes)
+    return Checked(text, tuple(faults), verdict(again.to_json(), changed=bool(faults), secrets=secrets), notes)
 
 
 def _notes(folder: Path, stated: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return notes of signatures, and of other runs on the same data set that the list of runs now has."""
-    signed = (SIGNED,) if (folder / SIGNATURES).exists() else ()
+    """Return notes of signatures, of private files, and of other runs on the same data set that the list of runs now has."""
+    found = {SIGNED: (folder / SIGNATURES).exists(), SECRETS: RunFolder(folder).holds_secrets}
+    signed = tuple(words for words, holds in found.items() if holds)
     dataset = stated.get("dataset")
     if not isinstance(dataset, Mapping) or not {"name", "id", "list"} <= set(dataset):
         return signed
