@@ -254,7 +254,12 @@ def against_plain(log: Log, own: Experiment, *, lower: bool) -> dict[str, str]:
 # Persons with many texts.
 
 PERSONS, EPSILONS = 467, (3.0, 8.0)
-WAYS = {"cap 10": "texts, at most 10", "users 1": "persons, 1 a query", "users 4": "persons, 4 a query", "users 10": "persons, 10 a query"}
+WAYS = {
+    "cap 10": "texts, at most 10",
+    "users 1": "persons, 1 a query",
+    "users 4": "persons, 4 a query",
+    "users 10": "persons, 10 a query",
+}
 READ, QUERIES = 128, 50
 
 

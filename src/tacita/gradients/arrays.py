@@ -50,9 +50,20 @@ def arrays_in(dataset: Any) -> list[Any]:
 
 
 def length(dataset: Any) -> int:
-    """Return the number of records of a container of arrays, of a sparse matrix or of a map-style ``Dataset``."""
+    """Return the number of records of a container of arrays, of a sparse matrix or of a map-style ``Dataset``.
+
+    Raises:
+        ValueError: It has no number, or no records by number.
+    """
     one = arrays_in(dataset)[0] if is_arrays(dataset) else dataset
-    return int(one.shape[0]) if is_sparse(one) else len(one)
+    if is_sparse(one):
+        return int(one.shape[0])
+    if not (hasattr(one, "__getitem__") and hasattr(one, "__len__")):
+        raise ValueError(
+            f"dataset must be a map-style Dataset (__getitem__ and __len__) or tensors or NumPy arrays in a tuple, "
+            f"mapping or dataclass, got {type(one).__name__}. A DataLoader or an iterable cannot be read by index."
+        )
+    return len(one)
 
 
 def check_arrays(dataset: Any) -> None:

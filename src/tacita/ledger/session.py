@@ -384,8 +384,8 @@ class Reservations:
 
     Args:
         session: An open session.
-        size: Queries a reservation at most, >= 1; a public number. Use 1 for a process that lives for one query and may be
-            killed at any time, such as a federated client: it then pays only for what it made, at one flush a query.
+        size: Queries a reservation at most, >= 1; a public number. Use 1 for a process that lives for one query and
+            may be killed at any time, such as a federated client: it then pays for what it made, at one flush a query.
 
     Example:
         >>> from tacita.accounting import FullBatchLaw, GaussianSumEvent

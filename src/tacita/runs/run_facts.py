@@ -30,9 +30,9 @@ def run_id(randomness: Randomness) -> str:
 def run_facts(randomness: Randomness) -> dict[str, Any]:
     """Return the statement's field ``run``: a public name for the run of this key, the day, and the versions.
 
-    For :func:`tacita.statement` after a loop of your own. The day is that of the machine's clock, in UTC; an hour would tell more about how long the run took. As for other
-    programs, ``SOURCE_DATE_EPOCH`` (seconds since 1970) takes the place of the clock where a file has to come out the
-    same again.
+    For :func:`tacita.statement` after a loop of your own. The day is that of the machine's clock, in UTC; an hour would
+    tell more about how long the run took. As for other programs, ``SOURCE_DATE_EPOCH`` (seconds since 1970) takes the
+    place of the clock where a file has to come out the same again.
 
     Args:
         randomness: The run's key. The name tells nothing of it.

@@ -22,8 +22,8 @@ from tacita.tables import run_list
 from tacita.tables.table_statement import EXTRAS, IF_ANY
 
 SECRETS = (
-    "private/ is still here: whoever has its key and the releases can subtract the noise. Remove it before anybody else "
-    "gets the folder: repeat the command of the run, or after a loop of your own tacita.Randomness.destroy(key)"
+    "private/ is still here: whoever has its key and the releases can subtract the noise. Remove it before anybody "
+    "else gets the folder: repeat the command of the run, or after a loop of your own tacita.Randomness.destroy(key)"
 )
 SIGNED = "signed: not checked here; tacita verify RUN --public-key FILE checks the signatures"
 
@@ -80,7 +80,7 @@ def check_run(folder: str | Path) -> Checked:
 
 
 def _notes(folder: Path, stated: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return notes of signatures, of private files, and of other runs on the same data set that the list of runs now has."""
+    """Return notes of signatures, of private files, and of runs on the same data set that the list of runs now has."""
     found = {SIGNED: (folder / SIGNATURES).exists(), SECRETS: RunFolder(folder).holds_secrets}
     signed = tuple(words for words, holds in found.items() if holds)
     dataset = stated.get("dataset")
