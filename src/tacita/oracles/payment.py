@@ -5,7 +5,7 @@ built, before any query, and everything but the key inside ``randomness`` is pub
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from tacita import _validate
@@ -120,11 +120,10 @@ class Payment:
                 f"session {session.id!r} was registered for secure randomness, and this {payee}'s is not."
             )
         of_settings = [settings_sha256(one) for one in ((bound, self.more_settings) if or_to_these_alone else (bound,))]
-        before, now = (registered.event, registered.planned_queries, registered.part), (event, planned_queries, part)
-        if before != now:
-            was, is_now = _by_name(*before), _by_name(*now)
-            differ = [name for name in {**was, **is_now} if was.get(name) != is_now.get(name)]
-            changes = "; ".join(f"{name} was {was.get(name)!r} and is {is_now.get(name)!r}" for name in differ)
+        now = {"event": event, "planned_queries": planned_queries, "part": part}
+        changed = [name for name, value in now.items() if getattr(registered, name) != value]
+        if changed:
+            changes = "; ".join(f"{name} was {getattr(registered, name)!r} and is {now[name]!r}" for name in changed)
             raise LedgerError(
                 f"session {session.id!r} was registered for another event, number of queries or part of the records "
                 f"than this {payee}'s ({changes}): repeat the settings that it was registered with."
@@ -135,12 +134,6 @@ class Payment:
                 f"loss, as written down, are among these: build the {payee} with those it was registered with."
             )
         return session
-
-
-def _by_name(event: Event, planned_queries: int, part: Part | None) -> dict[str, Any]:
-    """Return what a session is registered for, by name; an event by its fields."""
-    own = {one.name: getattr(event, one.name) for one in fields(event)}
-    return {"planned_queries": planned_queries, "part": part, "event": type(event).__name__, **own}
 
 
 @dataclass(frozen=True)
