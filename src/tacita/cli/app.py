@@ -55,7 +55,7 @@ MISSING = {  # a required argument -> what to give
     "--signer": "--signer NAME, who signs",
     "--who": "--who NAME, who edits",
     "--reason": "--reason TEXT, why",
-    "--shape": "--shape COLUMN FILE, which tacita explain RUN --column COLUMN --json writes for you to change",
+    "--shape": "--shape COLUMN FILE, which tacita explain RUN --column COLUMN --output FILE writes",
     "--public-key": "--public-key FILE, the signer's Ed25519 public key",
     "CONFIG": "the folder of a run, or its config.toml",
     "--epsilon": f"--epsilon NUMBER; {NEVER_CHOSEN}",

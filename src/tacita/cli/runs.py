@@ -9,7 +9,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from tacita.cli.outputs import NO_GUARANTEE, exit_code, say_written
+from tacita._files import replace_durably
+from tacita.cli.outputs import NO_GUARANTEE, check_file, exit_code, say_written
 from tacita.errors import TacitaError
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ def explain_run(
     *,
     column: str | None = None,
     json: Annotated[bool, FLAG] = False,
+    output: Annotated[str | None, Parameter(name=("--output", "-o"))] = None,
     trust_code: Annotated[bool, FLAG] = False,
 ) -> None:
     """Show what a linear or additive model says of each column: importance and shape. Costs no privacy.
@@ -88,16 +90,23 @@ def explain_run(
     Args:
         run: Folder of a run.
         column: Print the whole shape of this column instead.
-        json: Print all shapes, or that of the column, as JSON instead; tacita edit reads the latter.
+        json: Print all shapes, or that of the column, as JSON instead.
+        output: Write that JSON to this file. tacita edit reads the file of a column.
         trust_code: Allow code that the run names as its model to be imported and called.
     """
     from tacita.tables.shapes import in_json, largest_terms, shape_in_words, units
     from tacita.tables.table_model import load
 
+    check_file("output", output)
     model = load(run, trust_code=trust_code)
     one = None if column is None else model.shape(column)
-    if json:
-        print(in_json(one) if one is not None else f"[{', '.join(map(in_json, model.shapes()))}]")
+    if json or output is not None:
+        words = in_json(one) if one is not None else f"[{', '.join(map(in_json, model.shapes()))}]"
+        if output is None:
+            print(words)
+        else:
+            replace_durably(Path(output), f"{words}\n".encode())
+            say_written(output)
         return
     lines = shape_in_words(one) if one is not None else largest_terms(model.shapes())
     legend = "cell, value less the mean of all rows, rows:" if one is not None else LEGEND
@@ -116,7 +125,7 @@ def edit_run(
 ) -> int:
     """Write a new run whose model has shapes that a person wrote. Epsilon stays; the score is void.
 
-    tacita explain RUN --column age --json > age.json writes the file: change its values, and no cell. The new folder
+    tacita explain RUN --column age --output age.json writes the file: change its values, and no cell. The new folder
     holds the run untouched (parent/) and the edits, which name who made them. Whoever edits must not look at private
     rows: an edit that follows them is no post-processing, and nothing is guaranteed of it.
 

@@ -95,7 +95,7 @@ def _edited(shape: Shape, data: bytes) -> list[EditedCell]:
     except json.JSONDecodeError as error:
         raise ValueError(f"{where} must be in a JSON file: {error}.") from None
     except (ValueError, RecursionError) as error:
-        hint = f"tacita explain RUN --column {shape.column} --json writes one"
+        hint = f"tacita explain RUN --column {shape.column} --output FILE writes one"
         raise ValueError(f"{where} must be in a file of one shape: {error}. {hint}.") from None
     if given.column != shape.column:
         raise ValueError(f"{where} must be in a file of that column, got one of {given.column!r}.")
