@@ -17,14 +17,13 @@ from msgspec import Meta
 
 from tacita.errors import LedgerError
 from tacita.ledger.hash_chain import LedgerLines, canonical, read, sha256
-from tacita.ledger.journal import read_file
 from tacita.ledger.run_sections import one_line
 from tacita.ledger.verdict import verdict
 from tacita.runs.run_facts import Day, today
 
 EDITS, PARENT, LEDGER = "edits.jsonl", "parent", "ledger.jsonl"
 BEFORE = " (of the model before the edit)"
-NO_SCORE = "void: it was the score of the model before the edit, and none was bought for this one"
+NO_SCORE = "none was bought for the edited model, and that of the model before the edit is void"
 NO_LOOK = (
     "An edit costs no privacy if whoever made it saw no private rows, nor anything that was computed from them outside "
     "of this ledger. Nobody can check that. Of an edit made while looking at private rows nothing is guaranteed."
@@ -79,22 +78,27 @@ class Edit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """The line of the file, without its newline."""
         return canonical(msgspec.to_builtins(self))
 
+    @property
+    def in_words(self) -> str:
+        """Who edited what, when and why."""
+        columns = "; ".join(f"{column!r}: {words}" for column, words in self.differences().items())
+        return f"{self.who} on {self.date} ({self.reason}): {columns}"
+
     def differences(self) -> dict[str, str]:
         """Say of each column how much was changed."""
         found = {}
         for column, cells in self.shapes.items():
             moved = [max(abs(a - b) for a, b in zip(one.after, one.before, strict=True)) for one in cells]
             count = sum(step > 0 for step in moved)
-            found[column] = f"{count} of {len(cells)} cells changed, by at most {max(moved):.3g}"
+            found[column] = f"{count} of {len(cells)} cells changed by at most {max(moved):.3g}"
         return found
 
 
 def chain_of(folder: Path) -> LedgerLines:
     """Return the lines of a run's ledger, and behind them those of its edits, if there are any."""
-    if not (folder / EDITS).exists():
-        return read_file(folder / LEDGER)
-    data = [_bytes(folder / PARENT / LEDGER), _bytes(folder / EDITS)]
-    return read(b"".join(data))
+    if (folder / EDITS).exists():
+        return read(_bytes(folder / PARENT / LEDGER) + _bytes(folder / EDITS))
+    return read(_bytes(folder / LEDGER))
 
 
 def _bytes(path: Path) -> bytes:
@@ -141,12 +145,13 @@ def edited_fields(stated: Mapping[str, Any], edits: Sequence[Edit]) -> dict[str,
 
     The guarantee is that of the run; the score is void, as is whatever else tells how good the model was.
     """
-    by = [f"{one.who} on {one.date}: {', '.join(map(repr, one.shapes))} ({one.reason})" for one in edits]
+    by = [f"by {one.in_words}" for one in edits] or ["nobody knows by whom"]
     before = stated.get("headline")
     found = {
         **{name: value for name, value in stated.items() if name != "public_losses"},
-        "headline": f"EDITED after the training, by {'; by '.join(by) or 'nobody knows whom'}. No score was bought for "
-        "the edited model." + (f" Before the edit: {before}" if before else ""),
+        "headline": f"EDITED after the training, {', and '.join(by)}. No score was bought for the edited model. It has "
+        "the guarantee of the run before the edit if whoever edited saw no private rows."
+        + (f" Before the edit: {before}" if before else ""),
         "edits": [
             {"who": one.who, "date": one.date, "reason": one.reason, "of": one.prev, "columns": one.differences()}
             for one in edits

@@ -35,19 +35,11 @@ EXTRAS = (
     "not_anonymised",
     "private_releases",
     "files",
+    "edits",
 )  # fields that a run on a table adds to a statement
 NOISE_OF = "one count; its ratio to what a unit can add is that of the session"
 MOST_NAMED = 10  # columns that a line on the way names; the statement names all
-IF_ANY = (
-    "selection",
-    "chosen_among",
-    "dataset",
-    "about",
-    "data_fingerprint",
-    "public_losses",
-    "headline",
-    "edits",
-)  # ... if so
+IF_ANY = ("selection", "chosen_among", "dataset", "about", "data_fingerprint", "public_losses", "headline")  # ... if so
 PRIVATE_RELEASES = (
     "the weights in model.safetensors",
     "what preprocessing.json says of the columns and the target (kinds, bounds, categories, classes, counts)",
