@@ -166,8 +166,8 @@ def edited_fields(stated: Mapping[str, Any], edits: Sequence[Edit]) -> dict[str,
         found["purchases"] = [_marked(one) for one in bought]
     if isinstance(files := stated.get("files"), Mapping):
         found["files"] = {f"{PARENT}/{name}": digest for name, digest in files.items()}
-    if isinstance(policy := stated.get("files_policy"), Mapping):
-        leaving = [f"{PARENT}/{name}" for name in policy.get("may_leave") or ()]
+    if isinstance(policy := stated.get("files_policy"), Mapping) and isinstance(policy.get("may_leave"), list):
+        leaving = [f"{PARENT}/{name}" for name in policy["may_leave"]]
         found["files_policy"] = {**policy, "may_leave": [EDITS, "signatures.jsonl", *leaving]}
     return {**found, "verdict_warnings": list(verdict(found).warnings)}
 
