@@ -236,8 +236,13 @@ def check_about(about: object) -> None:
     for name, value in about.items():
         if name not in GIVEN:
             raise ValueError(f"about must hold {', '.join(GIVEN)}, got {name!r}.")
-        if not isinstance(value, str) or not value.strip() or not value.isprintable():
-            raise ValueError(f"about.{name} must be one line of text, got {value!r}.")
+        one_line(f"about.{name}", value)
+
+
+def one_line(name: str, value: object) -> None:
+    """Raise ``ValueError`` unless ``value`` is one line of text."""
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        raise ValueError(f"{name} must be one line of text, got {value!r}.")
 
 
 SECTIONS: dict[str, Callable[[Fields], Iterable[Words]]] = {  # by the title in tacita.ledger.sections

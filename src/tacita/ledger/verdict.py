@@ -74,9 +74,9 @@ def verdict(
     }
     if found := [word for word, holds in against.items() if holds]:
         return Verdict(found[0], epsilon=epsilon)
-    word = "private model" if exact else "private"
-    word += " under conditions" * conditions + ", exact score" * exact
+    word = "private" + " model" * exact + " under conditions" * conditions + ", exact score" * exact
     warnings = {
+        "edited; no score was bought for it": bool(fields.get("edits")),
         "epsilon promises next to nothing": epsilon is not None and epsilon >= NEXT_TO_NOTHING,
         "delta is so large that whole records may be published": is_large_delta(fields),
         "nothing was learned": (constant := str(fields.get("headline") or "").startswith(NOTHING_LEARNED)),

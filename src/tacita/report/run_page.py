@@ -89,6 +89,7 @@ def _first(run: RunNumbers) -> str:
         "Neighbours": _relation(fields.get("neighboring_relation")),
         "Conditions that nobody enforces": fields.get("conditions") or "none",
         "Score": _score(run),
+        "Edited": fields.get("headline") if "edits" in fields else None,
         "Clients" if run.clients else "Rows": None if fields.get("rows") is None else rows_in_words(fields["rows"]),
         "Data set": dataset.get("name"),
         "Fingerprint of the data (keyed)": fields.get("data_fingerprint"),

@@ -9,7 +9,7 @@ from pathlib import Path
 from tacita._files import make_folder, remove_durably
 from tacita._lock import IN_FOLDER, HeldLock
 from tacita.ledger.journal import ends_with_seal
-from tacita.runs.sealed_run import LEDGER
+from tacita.runs.edits import LEDGER
 
 
 class RunFolder:
