@@ -321,7 +321,7 @@ def test_a_session_registered_before_must_be_this_oracles(make_oracle):
     oracle = make_oracle(ledger=ledger, session=session)
     assert oracle.session is session
     with pytest.raises(
-        LedgerError, match=r"registered for another eventevent was .*noise_std=\(1.0,\).* and is .*=\(0.5,\)"
+        LedgerError, match=r"registered for another event.*event was .*noise_std=\(1.0,\).* and is .*=\(0.5,\)"
     ):
         make_oracle(ledger=ledger, session=session, mechanism=tacita.GaussianMechanism(noise_multiplier=0.5))
     with pytest.raises(LedgerError, match=r"\(planned_queries was 10 and is 11\)"):
