@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset, default_collate
 
 from tacita._row_numbers import RowNumbers, pieces
-from tacita.gradients.arrays import arrays_in, check_arrays, is_array, is_arrays, length
+from tacita.gradients.arrays import NOT_MAP_STYLE, arrays_in, check_arrays, is_array, is_arrays
 from tacita.gradients.batches import arranged, flatten, map_leaves, map_tensors, stacked, tensors_in
 from tacita.gradients.seeds import derived_seed, fresh_seed, generators_kept, seed_generators
 
@@ -264,7 +264,8 @@ def as_rows(dataset: Any, collate_fn: Callable[[list], Any] | None) -> IndexedRo
         return ArrayRows(dataset) if collate_fn is None else ZippedRows(dataset, collate_fn)
     if is_array(dataset):
         raise ValueError(f"dataset must be a tuple of arrays, got one {type(dataset).__name__}. Write (array,).")
-    length(dataset)  # raises if it has none
+    if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+        raise ValueError(NOT_MAP_STYLE.format(type(dataset).__name__))
     return ItemRows(_as_tensors(dataset) if collate_fn is None else dataset, collate_fn)
 
 
