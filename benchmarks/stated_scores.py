@@ -33,7 +33,8 @@ FEW = (
     "these two have too many rows of that class by chance ([derivation](derivations/tables.md)). Models of a "
     "rare class that were stopped after 40 of 400 queries said log odds below all bins: their AUC was stated "
     "0.17 too low on Adult with 1.4 % in a class, in an interval 0.85 wide, which held the truth in ten of ten "
-    "runs."
+    "runs. Fifty runs of the first table held it in 47 (accuracy), 48 of 49 and 49 of 49, and were off by 0.0005, "
+    "-0.0051 and -0.0084 in the mean."
 )
 
 

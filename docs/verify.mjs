@@ -13,17 +13,12 @@ const TERMS = ["neighboring_relation", "privacy_unit", "max_epsilon", "max_delta
 const ZEROS = "0".repeat(64);
 const HASH = /^[0-9a-f]{64}$/;
 class Fault extends Error {}
-const need = (holds, words) => {
-  if (!holds) throw new Fault(words);
-};
+const need = (holds, words) => { if (!holds) throw new Fault(words); };
 const sha256 = (bytes) => createHash("sha256").update(bytes).digest("hex");
 
 // --- canonical JSON ---------------------------------------------------------------------------------------------------------
-
 // A number keeps its digits, because hashes depend on them.
-class Digits {
-  constructor(text) { this.text = text; }
-}
+class Digits { constructor(text) { this.text = text; } }
 const isInteger = (value) => value instanceof Digits && /^-?\d+$/.test(value.text);
 const isText = (value) => typeof value === "string";
 const isObject = (value) => value instanceof Map;
@@ -54,11 +49,7 @@ function parse(text) {
       blank();
     }
   };
-  const string = () => {
-    const found = match(/"(?:[^"\\\u0000-\u001f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"/y);
-    need(found !== undefined, "not JSON");
-    return JSON.parse(found);
-  };
+  const string = () => JSON.parse(match(/"(?:[^"\\\u0000-\u001f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"/y) ?? need(false, "not JSON"));
   const value = () => {
     blank();
     if (text[at] === "{") {
@@ -97,10 +88,8 @@ function canonicalNumber(text) {
   const [, first, rest = "", power] = /^(\d)(?:\.(\d+))?e([+-]\d+)$/.exec(Math.abs(number).toExponential());
   const digits = first + rest;
   const exponent = Number(power);
-  if (exponent < -4 || exponent >= 16) {
-    const shown = String(Math.abs(exponent)).padStart(2, "0");
-    return `${sign}${first}${rest && `.${rest}`}e${exponent < 0 ? "-" : "+"}${shown}`;
-  }
+  const shown = String(Math.abs(exponent)).padStart(2, "0");
+  if (exponent < -4 || exponent >= 16) return `${sign}${first}${rest && `.${rest}`}e${exponent < 0 ? "-" : "+"}${shown}`;
   if (exponent < 0) return `${sign}0.${"0".repeat(-exponent - 1)}${digits}`;
   const whole = digits.slice(0, exponent + 1).padEnd(exponent + 1, "0");
   return `${sign}${whole}.${digits.slice(exponent + 1) || "0"}`;
@@ -142,28 +131,18 @@ const same = (one, other) => canonical(one ?? null) === canonical(other ?? null)
 // An object in canonical form, or undefined. Every character of it is one byte.
 function canonicalObject(bytes) {
   try {
-    const text = bytes.toString("latin1");
-    const found = parse(text);
-    return isObject(found) && canonical(found) === text ? found : undefined;
-  } catch {
-    return undefined;
-  }
+    const found = parse(bytes.toString("latin1"));
+    if (isObject(found) && canonical(found) === bytes.toString("latin1")) return found;
+  } catch {}
 }
 
-function exactly(fields, names, where) {
+const exactly = (fields, names, where) =>
   need(fields.size === names.length && names.every((name) => fields.has(name)), `${where} has other fields`);
-}
 
 // --- the lines of a ledger ---------------------------------------------------------------------------------------------------
-
 function splitLines(bytes) {
-  const lines = [];
-  let from = 0;
-  for (let end = bytes.indexOf(10); end >= 0; end = bytes.indexOf(10, from)) {
-    lines.push(bytes.subarray(from, end));
-    from = end + 1;
-  }
-  return [lines, bytes.subarray(from)];
+  const parts = bytes.toString("latin1").split("\n").map((one) => Buffer.from(one, "latin1"));
+  return [parts.slice(0, -1), parts.at(-1)];
 }
 
 function readLines(bytes) {
@@ -192,11 +171,7 @@ function readLines(bytes) {
 
 function checkAnchor(path, ledger) {
   const { lines, entries, sealed } = ledger;
-  if (!existsSync(path)) {
-    const kinds = entries.map((entry) => entry.get("kind"));
-    need(!kinds.includes("reserve") && !kinds.includes("seal"), `${basename(path)} is missing`);
-    return;
-  }
+  if (!existsSync(path)) return need(!entries.some((entry) => ["reserve", "seal"].includes(entry.get("kind"))), `${basename(path)} is missing`);
   const anchor = parse(readFileSync(path, "utf8"));
   need(isObject(anchor), "the anchor is no object");
   const count = integer(anchor.get("count"), 0, "the anchor has no count");
@@ -207,7 +182,6 @@ function checkAnchor(path, ledger) {
 }
 
 // --- the records --------------------------------------------------------------------------------------------------------------
-
 const FIELDS = {
   register: [
     ...["ledger", "neighboring_relation", "privacy_unit", "max_epsilon", "max_delta", "filter_order", "filter", "event"],
@@ -291,9 +265,7 @@ function register(fields, sessions, where) {
   for (const name of [...TERMS, "ledger"]) need(same(get(name), first.get(name)), `${where}: another ${name}`);
   need(isText(get("ledger")) && /^[0-9a-f]{32}$/.test(get("ledger")), `${where}: no name of a ledger`);
   for (const name of ["purpose", "settings_sha256"]) need(isText(get(name)), `${where}: ${name} is no text`);
-  for (const name of ["share", "restart_of"]) {
-    need(get(name) === null || isText(get(name)), `${where}: ${name} is no text`);
-  }
+  for (const name of ["share", "restart_of"]) need(get(name) === null || isText(get(name)), `${where}: ${name} is no text`);
   need(typeof get("secure_randomness") === "boolean", `${where}: secure_randomness is no boolean`);
   integer(get("planned_queries"), 1, `${where}: planned_queries is no count`);
   const event = get("event");
@@ -325,8 +297,7 @@ function change(session, kind, fields, where) {
   const wanted = kind === "open" || kind === "withdraw" ? "registered" : "open";
   need(session?.state === wanted, `${where}: no session that is ${wanted}`);
   const number = (name, least) => integer(fields.get(name), least, `${where}: ${name} is out of range`);
-  if (kind === "open") session.state = "open";
-  if (kind === "withdraw") session.state = "withdrawn";
+  if (wanted === "registered") session.state = kind === "open" ? "open" : "withdrawn";
   if (kind === "reserve") {
     const [first, last] = [number("first", 0), number("last", session.reserved)];
     need(first <= session.reserved && last < session.planned, `${where}: the reservation does not follow`);
@@ -380,7 +351,6 @@ function replay(entries) {
 }
 
 // --- a run ---------------------------------------------------------------------------------------------------------------------
-
 function checkStatement(bytes, ledger, sessions, seal) {
   const text = bytes.toString("latin1");
   const stated = parse(text);
@@ -395,9 +365,7 @@ function checkStatement(bytes, ledger, sessions, seal) {
     ["ledger_verified", true],
     ["secure_randomness", sessions.every((one) => one.fields.get("secure_randomness"))],
   ]);
-  for (const [name, value] of repeated) {
-    need(stated.has(name) && same(stated.get(name), value), `statement.json: ${name} is not the ledger's`);
-  }
+  for (const [name, value] of repeated) need(stated.has(name) && same(stated.get(name), value), `statement.json: ${name} is not the ledger's`);
   const listed = stated.get("sessions");
   need(Array.isArray(listed) && listed.length === sessions.length, "statement.json lists other sessions");
   listed.forEach((one, i) => {
@@ -417,6 +385,36 @@ function checkStatement(bytes, ledger, sessions, seal) {
   return stated;
 }
 
+const isLine = (text) => isText(text) && text.trim() && !/[\u0000-\u001f\u007f]/.test(text);
+const isDay = (text) => isText(text) && /^\d{4}-\d{2}-\d{2}$/.test(text);
+const areFloats = (list) => Array.isArray(list) && list.length && list.every((one) => one instanceof Digits && !isInteger(one));
+
+// The edits continue the ledger behind its seal. What is returned has the lines of both, for the signatures.
+function checkEdits(folder, ledger) {
+  const bytes = readFileSync(join(folder, "edits.jsonl"));
+  const whole = readLines(Buffer.concat([readFileSync(join(folder, "parent", "ledger.jsonl")), bytes]));
+  const [lines, tail] = splitLines(bytes);
+  need(lines.length && !tail.length && whole.lines.length === ledger.lines.length + lines.length, "edits.jsonl has no whole lines");
+  for (const edit of whole.entries.slice(ledger.lines.length)) {
+    const where = `line ${edit.get("seq").text} of the edits`;
+    exactly(edit, ["v", "seq", "prev", "kind", "who", "date", "reason", "shapes", "sha256"], where);
+    const [kind, shapes] = [edit.get("kind"), edit.get("shapes")];
+    need(kind === "edit" && isLine(edit.get("who")) && isLine(edit.get("reason")) && isDay(edit.get("date")), `${where} is no edit`);
+    need(isObject(shapes) && shapes.size, `${where} edits nothing`);
+    for (const cells of shapes.values()) need(Array.isArray(cells) && cells.length && cells.every(isCell), `${where} has a wrong cell`);
+    const rest = new Map([...edit].filter(([name]) => name !== "sha256"));
+    need(edit.get("sha256") === sha256(canonical(rest)), `${where} was changed`);
+    console.log(`edited by ${edit.get("who")} on ${edit.get("date")}: ${[...shapes.keys()].join(", ")}`);
+  }
+  return whole;
+}
+
+function isCell(cell) {
+  if (!isObject(cell) || cell.size !== 3 || !isText(cell.get("cell"))) return false;
+  const [before, after] = [cell.get("before"), cell.get("after")];
+  return areFloats(before) && areFloats(after) && before.length === after.length;
+}
+
 function checkSignatures(bytes, ledger, stated) {
   const [lines, tail] = splitLines(bytes);
   need(lines.length && !tail.length, "signatures.jsonl has no whole lines");
@@ -433,16 +431,14 @@ function checkSignatures(bytes, ledger, stated) {
     exactly(fields, names, where);
     const [key, signer, date, signature] = names.slice(3).map((name) => fields.get(name));
     need(same(fields.get("v"), new Digits("1")), `${where} is of another version`);
-    need(same(fields.get("ledger_lines"), new Digits(String(ledger.lines.length))), `${where} is of another ledger`);
-    need(fields.get("ledger_sha256") === ledger.head, `${where} is of another ledger`);
+    const place = [fields.get("ledger_lines"), fields.get("ledger_sha256")];
+    need(same(place, [new Digits(String(ledger.lines.length)), ledger.head]), `${where} is of another ledger`);
     need(isText(key) && HASH.test(key), `${where} has no key`);
-    need(isText(signer) && signer.trim() && !/[\u0000-\u001f\u007f]/.test(signer), `${where} has no signer`);
-    need(isText(date) && /^\d{4}-\d{2}-\d{2}$/.test(date), `${where} has no date`);
+    need(isLine(signer) && isDay(date), `${where} has no signer, or no date`);
     need(isText(signature) && /^[0-9a-f]{128}$/.test(signature), `${where} has no signature`);
     fields.delete("signature");
     const signed = Buffer.from(`tacita signature 1\n${canonical(fields)}`, "ascii");
-    const der = Buffer.from(`302a300506032b6570032100${key}`, "hex");
-    const holder = createPublicKey({ key: der, format: "der", type: "spki" });
+    const holder = createPublicKey({ key: Buffer.from(`302a300506032b6570032100${key}`, "hex"), format: "der", type: "spki" });
     need(verifySignature(null, signed, holder, Buffer.from(signature, "hex")), `${where} does not hold`);
     return { key, signer, date };
   });
@@ -463,7 +459,11 @@ function verifyLedger(path) {
   return { ledger, ...replay(ledger.entries) };
 }
 
-function verifyRun(folder, key) {
+function verifyRun(given, key) {
+  const edited = existsSync(join(given, "edits.jsonl"));
+  const folder = edited ? join(given, "parent") : given;
+  const beside = ["ledger.jsonl", "model.safetensors", "statement.txt", "statement.json"].filter((name) => existsSync(join(given, name)));
+  need(!edited || !beside.length, `${beside[0]} stands beside edits.jsonl`);
   const { ledger, sessions, seal } = verifyLedger(join(folder, "ledger.jsonl"));
   need(seal !== null, "the ledger has no seal");
   for (const [name, hash] of seal.get("files")) {
@@ -473,8 +473,8 @@ function verifyRun(folder, key) {
       need([...seal.get("files").keys()].some((file) => `${file}/`.startsWith(`${dirname(name)}/${one}/`)), `${one} beside ${name} is not sealed`);
   }
   const stated = checkStatement(readFileSync(join(folder, "statement.json")), ledger, sessions, seal);
-  const path = join(folder, "signatures.jsonl");
-  const signatures = existsSync(path) ? checkSignatures(readFileSync(path), ledger, stated) : [];
+  const [path, whole] = [join(given, "signatures.jsonl"), edited ? checkEdits(given, ledger) : ledger];
+  const signatures = existsSync(path) ? checkSignatures(readFileSync(path), whole, stated) : [];
   const mine = signatures.filter((one) => one.key === key);
   need(key === undefined || mine.length, "not signed with the given key");
   for (const { signer, date } of mine) console.log(`signed with the given key: ${signer}, ${date}`);

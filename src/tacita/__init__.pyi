@@ -58,7 +58,7 @@ from .mechanisms import CalibratedGaussian, GaussianMechanism
 from .methods import ExponentialAverage, RandomIterate, SuffixAverage
 from .oracles import ClippedGradientOracle, GradientOracle, Records, Release
 from .random import Randomness
-from .runs import seal_run
+from .runs import run_facts, seal_run
 from .sampling import (
     AllocatedSampler,
     CyclicSampler,
@@ -159,6 +159,7 @@ __all__ = [
     "mean_over_views",
     "pad_to",
     "public_stationarity",
+    "run_facts",
     "seal_run",
     "select",
     "split",

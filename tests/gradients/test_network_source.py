@@ -411,9 +411,7 @@ def test_other_parameters_than_those_at_the_start_are_refused(model):
 
 
 def test_shown_in_print_is_nothing_of_the_data(model):
-    assert repr(NetworkSource(model, squared, Items())) == (
-        "NetworkSource(model=Linear, method='program', max_physical_batch_size=None)"
-    )
+    assert repr(NetworkSource(model, squared, Items())) == ("NetworkSource(model=Linear, method='program')")
 
 
 @pytest.mark.parametrize(

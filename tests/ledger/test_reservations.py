@@ -9,7 +9,7 @@ from tacita.errors import BudgetExceededError, LedgerError
 from tacita.ledger import Ledger, Reservations
 from tacita.ledger.hash_chain import canonical
 from tacita.ledger.journal import read_file
-from tacita.ledger.session import BLOCK
+from tacita.ledger.session import BLOCK, FIRST
 
 EVENT = GaussianSumEvent(
     sampling=FullBatchLaw(), relation="add_or_remove_one", max_contribution=(1.0,), noise_std=(5.0,)
@@ -42,24 +42,34 @@ def run(planned_queries, queries=None, size=BLOCK):
     return session
 
 
-@pytest.mark.parametrize("planned", [1, 20, 400, BLOCK])
-def test_a_short_run_is_one_flush(planned):
-    assert run(planned).blocks == [(0, planned - 1)]
+GROWING = [(0, 15), (16, 31), (32, 63), (64, 127), (128, 255), (256, 511), (512, 1023)]
+
+
+def test_as_many_are_reserved_as_were_made():
+    assert run(BLOCK).blocks == GROWING
+    assert run(1).blocks == [(0, 0)]
+    assert run(400).blocks == [*GROWING[:5], (256, 399)]
 
 
 def test_a_long_run_is_a_flush_a_block():
-    assert run(2 * BLOCK + 7).blocks == [(0, BLOCK - 1), (BLOCK, 2 * BLOCK - 1), (2 * BLOCK, 2 * BLOCK + 6)]
+    later = [(BLOCK, 2 * BLOCK - 1), (2 * BLOCK, 2 * BLOCK + 6)]
+    assert run(2 * BLOCK + 7).blocks == [*GROWING, *later]
 
 
-def test_a_kill_over_reports_at_most_one_block():
-    session = run(10 * BLOCK, queries=BLOCK + 5)
-    assert session.reserved_queries - (BLOCK + 5) < BLOCK
+def test_each_query_has_its_own_flush_where_that_is_asked_for():
+    assert run(20, size=1).blocks == [(k, k) for k in range(20)]
+
+
+@pytest.mark.parametrize("made", [1, 5, 17, 100, 700, BLOCK + 5])
+def test_a_kill_over_reports_no_more_than_was_made_and_at_most_one_block(made):
+    session = run(10 * BLOCK, queries=made)
+    assert session.reserved_queries - made < min(max(FIRST, made), BLOCK)
 
 
 def test_numbers_left_behind_are_reserved_without_a_gap():
     session = run(10 * BLOCK, queries=3)
     Reservations(session).prepare(2 * BLOCK + 1)
-    assert session.blocks[-1] == (BLOCK, 3 * BLOCK - 1)
+    assert session.blocks[-1] == (FIRST, 3 * BLOCK - 1)
 
 
 def test_past_the_plan_is_refused():
@@ -122,7 +132,7 @@ def accountant_epsilon(queries):
 def test_without_a_close_all_that_was_reserved_counts(tmp_path):
     path = tmp_path / "ledger.jsonl"
     ledger, _ = session_in(path, 1)
-    assert spent(path) == BLOCK
+    assert spent(path) == FIRST
     ledger.close()
 
 
@@ -143,7 +153,7 @@ def test_what_a_killed_process_reserved_is_not_given_back(tmp_path):
     ledger.close()
     later, _ = session_in(copy, 3)
     later.close()
-    assert spent(copy) == BLOCK
+    assert spent(copy) == FIRST
 
 
 def test_a_number_given_back_is_reserved_again_before_it_is_drawn(tmp_path):
@@ -183,7 +193,7 @@ def test_a_closed_session_and_one_in_memory_give_nothing_back(tmp_path):
     assert "give_back" not in (tmp_path / "ledger.jsonl").read_text()
     memory, session = session_in(None, 2)
     memory.close()
-    assert session.reserved_queries == BLOCK
+    assert session.reserved_queries == FIRST
 
 
 @pytest.mark.parametrize("change", [dict(first=1), dict(first=0), dict(last=2), dict(first=2000), dict(last=5000)])
@@ -210,4 +220,4 @@ def test_an_interrupt_while_a_ledger_is_closed_leaves_no_lock(tmp_path, monkeypa
     with pytest.raises(KeyboardInterrupt):
         ledger.close()
     Ledger(path, **WORDS).close()
-    assert spent(path) == BLOCK
+    assert spent(path) == FIRST

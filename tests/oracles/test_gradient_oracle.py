@@ -320,8 +320,20 @@ def test_a_session_registered_before_must_be_this_oracles(make_oracle):
     session = ledger.register(first.event, planned_queries=10, purpose="train", secure_randomness=False)
     oracle = make_oracle(ledger=ledger, session=session)
     assert oracle.session is session
-    with pytest.raises(LedgerError, match="registered for another event"):
+    with pytest.raises(
+        LedgerError, match=r"registered for another event.*event was .*noise_std=\(1.0,\).* and is .*=\(0.5,\)"
+    ):
         make_oracle(ledger=ledger, session=session, mechanism=tacita.GaussianMechanism(noise_multiplier=0.5))
+    with pytest.raises(LedgerError, match=r"\(planned_queries was 10 and is 11\)"):
+        make_oracle(ledger=ledger, session=session, planned_queries=11)
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, 7), (7, None), (16, 4)])
+def test_rows_in_memory_may_be_others_when_a_session_goes_on(make_oracle, before, after):
+    """They bound the memory, and who ran out of it must be able to lower them."""
+    ledger = tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row")
+    session = make_oracle(ledger=ledger, max_physical_batch_size=before).session
+    assert make_oracle(ledger=ledger, session=session, max_physical_batch_size=after).session is session
 
 
 def test_sampler_sees_the_rows_of_its_part_only(problem, make_oracle):

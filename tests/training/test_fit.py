@@ -144,6 +144,21 @@ def test_an_unknown_setting_is_refused_with_the_way_out(tmp_path, unknown, messa
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"optimizer": lambda params: torch.optim.SGD([*params][:1], lr=0.1)}, "must take all parameters .* misses"),
+        ({"optimizer": torch.optim.LBFGS}, "LBFGS asks for more gradients"),
+        ({"scheduler": 3}, r"scheduler must be a function \(optimizer, steps\)"),
+    ],
+)
+def test_what_could_take_no_step_is_refused_before_a_query_is_paid(tmp_path, given, message):
+    with pytest.raises(ValueError, match=message):
+        tacita.fit(*problem(), **SETTINGS, **given, folder=tmp_path / "run")
+    if (tmp_path / "run" / "ledger.jsonl").exists():
+        assert tacita.Ledger.load(tmp_path / "run" / "ledger.jsonl").epsilon_spent(1e-5) == 0.0
+
+
 SETTINGS_WITHOUT_COUNT = {name: value for name, value in SETTINGS.items() if name != "num_records"}
 
 

@@ -53,6 +53,9 @@ MISSING = {  # a required argument -> what to give
     "--noise-multiplier": "--noise-multiplier NUMBER, the noise over the sensitivity",
     "--key": "--key FILE, your Ed25519 private key",
     "--signer": "--signer NAME, who signs",
+    "--who": "--who NAME, who edits",
+    "--reason": "--reason TEXT, why",
+    "--shape": "--shape COLUMN FILE, which tacita explain RUN --column COLUMN --output FILE writes",
     "--public-key": "--public-key FILE, the signer's Ed25519 public key",
     "CONFIG": "the folder of a run, or its config.toml",
     "--epsilon": f"--epsilon NUMBER; {NEVER_CHOSEN}",
@@ -111,6 +114,10 @@ COMMANDS = {
     "explain": (
         "tacita.cli.runs:explain_run",
         "Show what a linear or additive model says of each column: importance and shape. Costs no privacy.",
+    ),
+    "edit": (
+        "tacita.cli.runs:edit_run",
+        "Write a new run whose model has shapes that a person wrote. Epsilon stays; the score is void.",
     ),
     "report": (
         "tacita.cli.report:report",

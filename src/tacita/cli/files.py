@@ -59,6 +59,8 @@ def predict(
     from tacita.tables.predict import predicted_pieces
 
     model = load(run, trust_code=trust_code)
+    if model.written:
+        print(model.statement["headline"], file=sys.stderr)
     unread: list[int] = []
     if output is None:
         write_bytes(predicted_pieces(model, data, unread=unread))

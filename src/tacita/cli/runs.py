@@ -9,7 +9,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from tacita.cli.outputs import NO_GUARANTEE, exit_code
+from tacita._files import replace_durably
+from tacita.cli.outputs import NO_GUARANTEE, check_file, exit_code, say_written
 from tacita.errors import TacitaError
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ def show_run(run: str, /, *, json: Annotated[bool, FLAG] = False) -> int:
         run: Folder of a run.
         json: Print the statement's fields as JSON instead.
     """
-    from tacita.runs.sealed_run import STATEMENT
+    from json import dumps
+
     from tacita.tables import check_run
     from tacita.tables.overview import overview_of
 
@@ -63,7 +65,7 @@ def show_run(run: str, /, *, json: Annotated[bool, FLAG] = False) -> int:
         return NO_GUARANTEE
     checked = check_run(run)
     if json:
-        sys.stdout.write((Path(run) / STATEMENT).read_text(encoding="utf-8"))
+        print(dumps(found.fields, indent=2))  # the bytes of its file, or what becomes of them by edits
     else:
         print("\n".join(f"{name:<{WIDTH}}{words}" for name, words in _summary(found, checked).items()))
     return exit_code(checked.verdict)
@@ -75,6 +77,7 @@ def explain_run(
     *,
     column: str | None = None,
     json: Annotated[bool, FLAG] = False,
+    output: Annotated[str | None, Parameter(name=("--output", "-o"))] = None,
     trust_code: Annotated[bool, FLAG] = False,
 ) -> None:
     """Show what a linear or additive model says of each column: importance and shape. Costs no privacy.
@@ -87,26 +90,60 @@ def explain_run(
     Args:
         run: Folder of a run.
         column: Print the whole shape of this column instead.
-        json: Print all shapes as JSON instead.
+        json: Print all shapes, or that of the column, as JSON instead.
+        output: Write that JSON to this file. tacita edit reads the file of a column.
         trust_code: Allow code that the run names as its model to be imported and called.
     """
-    import msgspec
-
-    from tacita.tables.shapes import largest_terms, shape_in_words, units
+    from tacita.tables.shapes import in_json, largest_terms, shape_in_words, units
     from tacita.tables.table_model import load
 
+    check_file("output", output)
     model = load(run, trust_code=trust_code)
-    found = model.shapes()
-    if json:
-        print(msgspec.json.format(msgspec.json.encode(found), indent=1).decode())
+    one = None if column is None else model.shape(column)
+    if json or output is not None:
+        words = in_json(one) if one is not None else f"[{', '.join(map(in_json, model.shapes()))}]"
+        if output is None:
+            print(words)
+        else:
+            replace_durably(Path(output), f"{words}\n".encode())
+            say_written(output)
         return
-    if column is not None:
-        found = [shape for shape in found if shape.column == column]
-        if not found:
-            raise ValueError(f"column must be one that the model uses, got {column!r}: leave it out to list them.")
-    lines = shape_in_words(found[0]) if column is not None else largest_terms(found)
-    legend = "cell, value less the mean of all rows, rows:" if column is not None else LEGEND
-    print("\n".join([f"{units(model.encoder)}; from releases alone, at no cost", legend, *lines]))
+    lines = shape_in_words(one) if one is not None else largest_terms(model.shapes())
+    legend = "cell, value less the mean of all rows, rows:" if one is not None else LEGEND
+    edited = [model.statement["headline"]] if model.written else []
+    print("\n".join([*edited, f"{units(model.encoder)}; from releases alone, at no cost", legend, *lines]))
+
+
+def edit_run(
+    run: str,
+    /,
+    *,
+    output: Annotated[str, Parameter(name=("--output", "-o"))],
+    shape: list[tuple[str, str]],
+    who: str,
+    reason: str,
+) -> int:
+    """Write a new run whose model has shapes that a person wrote. Epsilon stays; the score is void.
+
+    tacita explain RUN --column age --output age.json writes the file: change its values, and no cell. The new folder
+    holds the run untouched (parent/) and the edits, which name who made them. Whoever edits must not look at private
+    rows: an edit that follows them is no post-processing, and nothing is guaranteed of it.
+
+    Example: tacita edit runs/adult --output runs/edited --shape age age.json --who "Ada Moreau" --reason "no dip at 40"
+
+    Args:
+        run: Folder of a finished run of a linear or additive model, edited before or not.
+        output: New folder.
+        shape: A column, and the file of its shape; may be given several times.
+        who: Who edits, in one line.
+        reason: Why, in one line.
+    """
+    from tacita.tables.editing import edit_run as edit
+
+    model = edit(run, output, {column: Path(file).read_bytes() for column, file in shape}, who=who, reason=reason)
+    print("; ".join(f"{name}: {words}" for name, words in model.statement["edits"][-1]["columns"].items()))
+    say_written(f"{output}; no score was bought for it")
+    return 0
 
 
 def _row(run: "RunOverview") -> tuple[str, ...]:
@@ -138,6 +175,7 @@ def _summary(run: "RunOverview", checked: "Checked") -> dict[str, str]:
         "risk": risk_in_words(fields, checked.verdict),
         "model": _model_in_words(fields),
         "score": (score_in_words(run.score) or "none") if checked.verdict.verified else "not verified",
+        **({"edited": fields["headline"]} if "edits" in fields else {}),
         **({"note": "; ".join(checked.notes)} if checked.notes else {}),
         "more": f"tacita statement {run.folder}",
     }

@@ -64,7 +64,7 @@ def verify(run: str, /, *, public_key: str, data: str | None = None, fingerprint
     if not found:
         print(f"NOT SIGNED with {public_key}, whose public key is {mine}")
         return NO_GUARANTEE
-    stated = SealedRun.intact(run).stated
+    stated = SealedRun.intact(run).fields
     if data is not None and fingerprint_key is not None:
         if stated.get("data_fingerprint") != data_fingerprint(fingerprint_key, stated["run"]["id"], data):
             print(f"OTHER DATA: {data} is not the file of the statement's fingerprint, or this is not its key")

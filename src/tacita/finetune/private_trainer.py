@@ -20,7 +20,7 @@ from tacita.mechanisms import CalibratedGaussian
 from tacita.oracles import ClippedGradientOracle
 from tacita.random import Randomness
 from tacita.runs import seal_run
-from tacita.runs.sealed_run import LEDGER
+from tacita.runs.edits import LEDGER
 from tacita.sampling import PoissonSampler
 from tacita.training.loop import warn_if_drowned
 from tacita.user_records import UserRecords

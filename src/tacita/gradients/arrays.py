@@ -14,6 +14,10 @@ from torch import Tensor
 from tacita.gradients.batches import map_leaves
 
 Array = Tensor | np.ndarray
+NOT_MAP_STYLE = (
+    "dataset must be a map-style Dataset (__getitem__ and __len__) or tensors or NumPy arrays in a tuple, mapping or "
+    "dataclass, got {}. A DataLoader or an iterable cannot be read by index."
+)
 
 
 def is_sparse(array: Any) -> bool:
@@ -52,6 +56,8 @@ def arrays_in(dataset: Any) -> list[Any]:
 def length(dataset: Any) -> int:
     """Return the number of records of a container of arrays, of a sparse matrix or of a map-style ``Dataset``."""
     one = arrays_in(dataset)[0] if is_arrays(dataset) else dataset
+    if not (is_sparse(one) or hasattr(one, "__len__")):
+        raise ValueError(NOT_MAP_STYLE.format(type(one).__name__))
     return int(one.shape[0]) if is_sparse(one) else len(one)
 
 

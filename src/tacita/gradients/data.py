@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset, default_collate
 
 from tacita._row_numbers import RowNumbers, pieces
-from tacita.gradients.arrays import arrays_in, check_arrays, is_array, is_arrays
+from tacita.gradients.arrays import NOT_MAP_STYLE, arrays_in, check_arrays, is_array, is_arrays
 from tacita.gradients.batches import arranged, flatten, map_leaves, map_tensors, stacked, tensors_in
 from tacita.gradients.seeds import derived_seed, fresh_seed, generators_kept, seed_generators
 
@@ -265,10 +265,7 @@ def as_rows(dataset: Any, collate_fn: Callable[[list], Any] | None) -> IndexedRo
     if is_array(dataset):
         raise ValueError(f"dataset must be a tuple of arrays, got one {type(dataset).__name__}. Write (array,).")
     if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
-        raise ValueError(
-            f"dataset must be a map-style Dataset (__getitem__ and __len__) or tensors or NumPy arrays in a tuple, "
-            f"mapping or dataclass, got {type(dataset).__name__}. A DataLoader or an iterable cannot be read by index."
-        )
+        raise ValueError(NOT_MAP_STYLE.format(type(dataset).__name__))
     return ItemRows(_as_tensors(dataset) if collate_fn is None else dataset, collate_fn)
 
 

@@ -221,10 +221,7 @@ class NetworkSource(GradientSource):
                     yield request, self._rows.fetch(request.indices, request.seed), False
 
     def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}(model={type(self.model).__name__}, method={self.method!r}, "
-            f"max_physical_batch_size={self.max_physical_batch_size})"
-        )
+        return f"{type(self).__name__}(model={type(self.model).__name__}, method={self.method!r})"
 
     def _like(self, params: Mapping[str, Tensor]) -> Any | None:
         """Return a batch of one row, which shows the structure of every batch; ``None`` if there is none."""

@@ -55,10 +55,11 @@ def not_to_be_signed(fields: Fields) -> str:
 
 def _run(fields: Fields) -> Iterator[Words]:
     run, about, dataset = fields.get("run"), fields.get("about") or {}, fields.get("dataset")
-    if not isinstance(run, Mapping):
+    if not (about or isinstance(run, Mapping)):
         return
-    versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
-    yield row("Run", f"{run['id']}, stated on {run['date']} (UTC, by the machine's clock), with {versions}")
+    if isinstance(run, Mapping):
+        versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
+        yield row("Run", f"{run['id']}, stated on {run['date']} (UTC, by the machine's clock), with {versions}")
     yield row("Data", _data(fields))
     yield from (row(title, about[name]) for name, title in GIVEN.items() if name in about)
     missing = [title.lower() for name, title in GIVEN.items() if name not in about]
@@ -94,7 +95,7 @@ def _signature(fields: Fields) -> Iterator[Words]:
         )
     else:
         files = "that the files beside it are those of its seal, if it has one"
-        yield row("Verified", f'by "tacita statement": {followed}, and {files}.')
+        yield row("Verified", f'by "tacita statement", once the run is sealed: {followed}, and {files}.')
     yield row("Not verified", NOT_VERIFIED)
     yield Words("")
     lines = "Name: ____________________   Date: ______________   Signature: ____________________"
@@ -235,8 +236,13 @@ def check_about(about: object) -> None:
     for name, value in about.items():
         if name not in GIVEN:
             raise ValueError(f"about must hold {', '.join(GIVEN)}, got {name!r}.")
-        if not isinstance(value, str) or not value.strip() or not value.isprintable():
-            raise ValueError(f"about.{name} must be one line of text, got {value!r}.")
+        one_line(f"about.{name}", value)
+
+
+def one_line(name: str, value: object) -> None:
+    """Raise ``ValueError`` unless ``value`` is one line of text."""
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        raise ValueError(f"{name} must be one line of text, got {value!r}.")
 
 
 SECTIONS: dict[str, Callable[[Fields], Iterable[Words]]] = {  # by the title in tacita.ledger.sections

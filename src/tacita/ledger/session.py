@@ -19,7 +19,7 @@ from tacita.ledger.journal import Journal
 from tacita.ledger.records import Change, Close, GiveBack, Open, Query, Registration, Reserve, Withdraw
 
 State = Literal["registered", "open", "withdrawn", "closed"]
-BLOCK = 1024  # queries a reservation: most runs need one flush
+BLOCK, FIRST = 1024, 16  # queries a reservation, at most, and at first
 
 
 class Owner(Protocol):
@@ -372,10 +372,11 @@ class Session:
 
 
 class Reservations:
-    """Reserves queries of one session ahead of their use, ``size`` at a time.
+    """Reserves queries of one session ahead of their use: as many as were made, but 16 at first and ``size`` at most.
 
-    A plan of at most 1024 queries needs one flush to disk. A longer plan needs a flush (5 to 20 ms) every 1024 queries,
-    which is at most 2 % of the run's time if a query takes a millisecond. A kill over-reports at most one reservation.
+    So a kill over-reports at most as many queries as were made, or 16. The first 1024 queries need seven flushes to
+    disk (5 to 20 ms each). A longer plan needs one every 1024 queries, which is at most 2 % of the run's time if a
+    query takes a millisecond.
 
     The part of a reservation that is not used counts as spent if the process is killed, and is given back when the
     ledger is closed. A size that followed the duration of queries would reveal batch sizes, and so the number of
@@ -383,8 +384,8 @@ class Reservations:
 
     Args:
         session: An open session.
-        size: Queries a reservation, >= 1; a public number. Use 1 for a process that lives for one query and may be
-            killed at any time, such as a federated client: it then pays only for what it made, at one flush a query.
+        size: Queries a reservation at most, >= 1; a public number. Use 1 for a process that lives for one query and
+            may be killed at any time, such as a federated client: it then pays for what it made, at one flush a query.
 
     Example:
         >>> from tacita.accounting import FullBatchLaw, GaussianSumEvent
@@ -412,7 +413,7 @@ class Reservations:
         """
         session = self._session
         if not session.is_reserved(query):
-            block_end = (query // self._size + 1) * self._size
+            block_end = min((query // self._size + 1) * self._size, max(FIRST, 2 * query))
             last = max(query, min(block_end, session.planned_queries) - 1)
             session.reserve(min(query, session.reserved_queries), last, ahead=True)
         session.begin(query)

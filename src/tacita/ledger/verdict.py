@@ -47,13 +47,16 @@ class Verdict:
         return (word or self.word) + (f", but {' and '.join(self.warnings)}" if self.warnings else "")
 
 
-def verdict(fields: Mapping[str, Any], *, changed: bool = False, refuted: bool = False) -> Verdict:
+def verdict(
+    fields: Mapping[str, Any], *, changed: bool = False, refuted: bool = False, secrets: bool = False
+) -> Verdict:
     """Weigh the fields of a statement: the ledger, the noise, epsilon, delta, conditions, score, and what is outside.
 
     Args:
         fields: The fields.
         changed: Whether something was changed since the run was finished.
         refuted: Whether an audit measured more than is claimed.
+        secrets: Whether the key of the noise, or another private file, lies beside the run.
 
     Example:
         >>> fields = {"epsilon": 500.0, "delta": 1e-6, "sessions": [{}], "ledger_verified": True}
@@ -76,12 +79,13 @@ def verdict(fields: Mapping[str, Any], *, changed: bool = False, refuted: bool =
     }
     if found := [word for word, holds in against.items() if holds]:
         return Verdict(found[0], epsilon=epsilon)
-    word = "private model" if exact else "private"
-    word += " under conditions" * conditions + ", exact score" * exact
+    word = "private" + " model" * exact + " under conditions" * conditions + ", exact score" * exact
     warnings = {
+        "edited; no score was bought for it": bool(fields.get("edits")),
         "epsilon promises next to nothing": epsilon is not None and epsilon >= NEXT_TO_NOTHING,
         "delta is so large that whole records may be published": is_large_delta(fields),
         "nothing was learned": (constant := str(fields.get("headline") or "").startswith(NOTHING_LEARNED)),
+        "its key or a checkpoint is still in private/": secrets,
         "its score may be that of a constant guess": not constant and _like_a_guess(fields.get("holdout_score")),
     }
     return Verdict(word, tuple(words for words, holds in warnings.items() if holds), epsilon)

@@ -100,8 +100,8 @@ class GradientOracle:
         share: What pays (:meth:`tacita.Ledger.register_share`); a calibrated mechanism's target is then the share's.
         randomness: The key that coins and noise come from; by default a new one from the system. A resumed run hands
             in its own; otherwise only tests do.
-        reservation: Number of queries that are reserved on disk at once, >= 1. It is public. A killed process may
-            over-report what it spent by so many queries.
+        reservation: Largest number of queries that are reserved on disk at once, >= 1. It is public. A killed process
+            may over-report what it spent by so many queries, though not by more than it had made, or 16.
 
     Raises:
         UnsupportedEventError: No guarantee is proved for estimator x sampler x relation.

@@ -120,11 +120,13 @@ class Payment:
                 f"session {session.id!r} was registered for secure randomness, and this {payee}'s is not."
             )
         of_settings = [settings_sha256(one) for one in ((bound, self.more_settings) if or_to_these_alone else (bound,))]
-        same = (registered.event, registered.planned_queries, registered.part) == (event, planned_queries, part)
-        if not same:
+        now = {"event": event, "planned_queries": planned_queries, "part": part}
+        changed = [name for name, value in now.items() if getattr(registered, name) != value]
+        if changed:
+            changes = "; ".join(f"{name} was {getattr(registered, name)!r} and is {now[name]!r}" for name in changed)
             raise LedgerError(
                 f"session {session.id!r} was registered for another event, number of queries or part of the records "
-                f"than this {payee}'s: build the {payee} with those it was registered with."
+                f"than this {payee}'s ({changes}): repeat the settings that it was registered with."
             )
         if registered.settings_sha256 not in of_settings:
             raise ResumeError(

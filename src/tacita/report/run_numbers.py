@@ -19,7 +19,9 @@ from tacita.ledger.statement import main_session
 from tacita.ledger.verdict import Verdict, verdict
 from tacita.report.one_run import allowed
 from tacita.report.run_audit import RunAudit
-from tacita.runs.sealed_run import LEDGER, SealedRun
+from tacita.runs.edits import LEDGER
+from tacita.runs.folder import RunFolder
+from tacita.runs.sealed_run import SealedRun
 from tacita.tables import check_run
 
 DELTAS = tuple(10.0**exponent for exponent in range(-10, -1))
@@ -35,7 +37,7 @@ class RunNumbers:
 
     Attributes:
         folder: The run's folder.
-        fields: The statement's fields, as they are in its file.
+        fields: The statement's fields, as they are in its file; with the edits of an edited run.
         text: The statement in words, made again from the ledger.
         faults: What was changed since the run was finished; empty if nothing was.
         by_delta: Pairs of delta and epsilon of the plan.
@@ -63,10 +65,11 @@ class RunNumbers:
             TacitaError: The folder holds no finished run.
         """
         checked = check_run(folder)
-        fields = SealedRun(folder).stated
+        run = SealedRun(folder)
+        fields = run.fields
         none: Points = []
         try:
-            ledger = Ledger.load(Path(folder) / LEDGER)
+            ledger = Ledger.load(run.sealed / LEDGER)
             delta = float(fields["delta"])
             curves = (_by_delta(ledger, delta), _by_steps(ledger, delta), _by_session(ledger, delta))
             whole = ledger.conditional_curve()
@@ -97,7 +100,8 @@ class RunNumbers:
     @property
     def verdict(self) -> Verdict:
         """What the run comes to."""
-        return verdict(self.fields, changed=bool(self.faults), refuted=self.refuted)
+        secrets = RunFolder(self.folder).holds_secrets
+        return verdict(self.fields, changed=bool(self.faults), refuted=self.refuted, secrets=secrets)
 
     def most_true_positives(self, rates: np.ndarray) -> np.ndarray:
         """Return the largest true positive rate of any attack at each false positive rate.

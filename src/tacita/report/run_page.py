@@ -84,7 +84,8 @@ def _first(run: RunNumbers) -> str:
     fields = run.fields
     given, facts_of_run, dataset = (_mapping(fields.get(name)) for name in ("about", "run", "dataset"))
     said = {title: given.get(name, "not given") for name, title in GIVEN.items()}
-    names = ("id", "date", "versions")
+    names = {"Id": "id", "Date": "date", "Versions": "versions"}
+    own = {title: facts_of_run[name] for title, name in names.items() if name in facts_of_run}
     guarantee = {
         "Epsilon": epsilon_in_words(run.verdict),
         "Delta": fields.get("delta"),
@@ -92,6 +93,7 @@ def _first(run: RunNumbers) -> str:
         "Neighbours": _relation(fields.get("neighboring_relation")),
         "Conditions that nobody enforces": fields.get("conditions") or "none",
         "Score": _score(run),
+        "Edited": fields.get("headline") if "edits" in fields else None,
         "Clients" if run.clients else "Rows": None if fields.get("rows") is None else rows_in_words(fields["rows"]),
         "Data set": dataset.get("name"),
         "Fingerprint of the data (keyed)": fields.get("data_fingerprint"),
@@ -104,7 +106,7 @@ def _first(run: RunNumbers) -> str:
     return (
         f"<h2>{escape(run.folder.name)}</h2>{_verdict_box(run)}"
         f"{facts({name: value for name, value in guarantee.items() if value is not None})}"
-        f"<h3>This run</h3>{facts({**{name.capitalize(): facts_of_run.get(name) for name in names}, **said})}"
+        f"<h3>This run</h3>{facts({**own, **said})}"
         f"<h3>What is not anonymised</h3>{bullets(fields.get('not_anonymised') or ['not said'])}"
         f"{_signature(fields)}"
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from tacita._files import make_folder, remove_durably
 from tacita._lock import IN_FOLDER, HeldLock
 from tacita.ledger.journal import ends_with_seal
-from tacita.runs.sealed_run import LEDGER
+from tacita.runs.edits import LEDGER
 
 
 class RunFolder:
@@ -46,13 +46,18 @@ class RunFolder:
 
     @property
     def unfinished(self) -> bool:
-        """Whether a run was started here and not finished."""
+        """Whether a run was started here and not finished, or has its key still."""
         return self.key.exists()
 
     @property
     def tidying(self) -> bool:
         """Whether everything is written and sealed, so that only the private files have to be removed."""
         return self.private.is_dir() and ends_with_seal(self.ledger)
+
+    @property
+    def holds_secrets(self) -> bool:
+        """Whether a sealed run has private files still."""
+        return self.tidying and any(self.private.iterdir())
 
     @contextmanager
     def starting(self) -> Iterator[None]:

@@ -8,13 +8,15 @@ import time
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from msgspec import Meta
 
 from tacita.random import Randomness
 
 PACKAGES = ("tacita", "dp-accounting")
+Day = Annotated[str, Meta(pattern=r"\A[0-9]{4}-[0-9]{2}-[0-9]{2}\Z")]
 
 
 def run_id(randomness: Randomness) -> str:
@@ -28,20 +30,34 @@ def run_id(randomness: Randomness) -> str:
 
 
 def run_facts(randomness: Randomness) -> dict[str, Any]:
-    """Return the statement's field ``run``.
+    """Return the statement's field ``run``: a public name for the run of this key, the day, and the versions.
 
-    The day is that of the machine's clock, in UTC; an hour would tell more about how long the run took. As for other
-    programs, ``SOURCE_DATE_EPOCH`` (seconds since 1970) takes the place of the clock where a file has to come out the
-    same again.
+    For :func:`tacita.statement` after a loop of your own.
+
+    Args:
+        randomness: The run's key. The name tells nothing of it.
+
+    Example:
+        >>> sorted(run_facts(Randomness.insecure(0)))
+        ['date', 'id', 'versions']
     """
-    seconds = int(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
     versions = {name.replace("-", "_"): _version(name) for name in PACKAGES}
     versions |= {"torch": str(torch.__version__), "python": platform.python_version()}
     return {
         "id": run_id(randomness),
-        "date": datetime.fromtimestamp(seconds, UTC).date().isoformat(),
+        "date": today(),
         "versions": versions,
     }
+
+
+def today() -> str:
+    """Return the day by the machine's clock, in UTC; an hour would tell more about how long a run took.
+
+    As for other programs, ``SOURCE_DATE_EPOCH`` (seconds since 1970) takes the place of the clock where a file has to
+    come out the same again.
+    """
+    seconds = int(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
+    return datetime.fromtimestamp(seconds, UTC).date().isoformat()
 
 
 def tacita_version() -> str:

@@ -185,7 +185,7 @@ def _not_empty(folder: RunFolder, argument: str, *, resumable: bool) -> str:
     if folder.private.is_dir() and resumable:
         return (
             f"the run that was started in {argument} {folder.path.name!r} has lost its private key "
-            f"{folder.key.name}: restore it, or choose another folder."
+            f"{folder.key.name}: restore it. A new run in another folder spends epsilon anew, beside what is spent."
         )
     if (folder.path / STATEMENT).exists():
         return (
@@ -195,7 +195,7 @@ def _not_empty(folder: RunFolder, argument: str, *, resumable: bool) -> str:
     why = "holds no unfinished run" if resumable else "a run of this kind is never resumed"
     return (
         f"{argument} must be a new or an empty folder, got {str(folder.path)!r}, which is not empty, and {why}: choose "
-        "another one, or remove it."
+        "another one. What a ledger in it says was spent on the same data stays spent."
     )
 
 

@@ -16,10 +16,12 @@ from torch import Tensor
 from tacita._files import replace_durably
 from tacita.errors import LedgerError, TacitaError
 from tacita.ledger import Ledger, Statement
+from tacita.ledger.journal import head_path
 from tacita.ledger.records import Seal, statement_sha256
 from tacita.ledger.statement import statement_bytes
+from tacita.runs.edits import EDITS, LEDGER, PARENT, Edit, edited_fields, read_edits
 
-LEDGER, MODEL, TEXT, STATEMENT = "ledger.jsonl", "model.safetensors", "statement.txt", "statement.json"
+MODEL, TEXT, STATEMENT = "model.safetensors", "statement.txt", "statement.json"
 UNSEALED = "it has no seal, so that nothing ties these files to it; a run that was stopped is finished by its command"
 
 
@@ -35,7 +37,7 @@ def seal_run(
     ``tacita statement FOLDER`` then shows whether anything was changed: the model, a file named in ``files``, the
     statement, a line of the ledger. Nothing can be added to the ledger afterwards. :func:`tacita.fit` and ``tacita
     train`` do this themselves; a training loop of your own, or a selection, calls it when all sessions are closed. If
-    the process is killed before the seal is written, call it again.
+    the process is killed before the seal is written, call it again. Remove ``private/`` afterwards.
 
     Args:
         ledger: With a path, best called ``ledger.jsonl``, in a folder of its own; all its sessions closed.
@@ -144,7 +146,10 @@ class SealedRun:
 
     Attributes:
         folder: The folder of the run.
-        stated: The statement's fields.
+        sealed: Where its sealed files lie: ``folder``, or ``parent/`` in that of an edited run.
+        stated: The fields of the sealed statement.
+        edits: What was edited since; empty for a run that was not.
+        fields: The fields of the statement, with the edits, if there are any, and without a score of the model before.
         faults: What was changed, in words; empty if nothing was.
 
     Raises:
@@ -153,8 +158,12 @@ class SealedRun:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
+        edited = (self.folder / EDITS).exists()
+        self.sealed = self.folder / PARENT if edited else self.folder
         self.stated = self._stated()
-        self.faults = self._faults()
+        self.edits: tuple[Edit, ...] = ()
+        self.faults = (*self._faults(), *(self._read_edits() if edited else ()))
+        self.fields = edited_fields(self.stated, self.edits) if edited else self.stated
 
     @classmethod
     def intact(cls, folder: str | Path) -> "SealedRun":
@@ -186,17 +195,31 @@ class SealedRun:
         """Return whether a file of that name was sealed."""
         return name in self._files
 
+    def names(self) -> list[str]:
+        """Return the names of all files that are sealed, or that seal them; signatures are not among them."""
+        return [*self._files, STATEMENT, LEDGER, head_path(self.sealed / LEDGER).name]
+
+    def _read_edits(self) -> list[str]:
+        """Read the edits, and return what is wrong with them."""
+        beside = [name for name in (LEDGER, MODEL, TEXT, STATEMENT) if (self.folder / name).exists()]
+        found = [f"{name} stands beside {EDITS}, and only {PARENT} may hold one" for name in beside]
+        try:
+            self.edits = read_edits(self.folder)
+        except LedgerError as error:
+            found.append(str(error).rstrip("."))
+        return found
+
     def _stated(self) -> dict[str, Any]:
         if not self.folder.is_dir():
             raise TacitaError(f"there is no folder {str(self.folder)!r}: give that of a finished run.")
         try:
-            stated = json.loads((self.folder / STATEMENT).read_bytes())
+            stated = json.loads((self.sealed / STATEMENT).read_bytes())
             if not isinstance(stated, dict):
                 raise ValueError
         except OSError as error:
             raise TacitaError(
                 f"{str(self.folder)!r} holds no finished run: {STATEMENT} cannot be read ({error.strerror}). If a run "
-                "was stopped there, repeat its command to finish it."
+                "was stopped there, repeat its command to finish it; a loop of your own ends with tacita.seal_run."
             ) from None
         except (ValueError, RecursionError):
             raise TacitaError(
@@ -208,7 +231,7 @@ class SealedRun:
     def _faults(self) -> tuple[str, ...]:
         self._files: dict[str, str] = {}
         try:
-            ledger = Ledger.load(self.folder / LEDGER)
+            ledger = Ledger.load(self.sealed / LEDGER)
         except LedgerError as error:
             return (str(error).rstrip("."),)
         held, seal = ledger.verify(), ledger.sealed
@@ -231,7 +254,7 @@ class SealedRun:
     def _added(self) -> list[str]:
         """Return the files that stand beside sealed ones in a folder within the run's: a library may read them, too."""
         folders = {name.rpartition("/")[0] for name in self._files if "/" in name}
-        there = [f"{one}/{path.name}" for one in folders for path in (self.folder / one).glob("*")]
+        there = [f"{one}/{path.name}" for one in folders for path in (self.sealed / one).glob("*")]
         return [name for name in sorted(there) if not any(f"{one}/".startswith(f"{name}/") for one in self._files)]
 
     def _named(self) -> dict[str, Any]:
@@ -260,7 +283,7 @@ class SealedRun:
 
     def _bytes(self, name: str) -> bytes | None:
         try:
-            return (self.folder / name).read_bytes()
+            return (self.sealed / name).read_bytes()
         except OSError:
             return None
 

@@ -1,12 +1,11 @@
 """Signatures of finished runs: Ed25519, over the last line of the ledger, which holds the hashes of everything else.
 
+Of an edited run it is the last line of the edits, which continue the ledger.
+
 The seal shows changes unless somebody rewrites all files of a run; a signature shows that, too, to whoever has the
 signer's public key from elsewhere. The format is that of docs/format.md.
 """
 
-import os
-import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,10 +18,11 @@ from msgspec import Meta
 from tacita._files import replace_durably
 from tacita.errors import TacitaError
 from tacita.ledger.hash_chain import canonical
-from tacita.ledger.journal import read_file
-from tacita.ledger.run_sections import not_to_be_signed
+from tacita.ledger.run_sections import not_to_be_signed, one_line
 from tacita.ledger.verdict import verdict
-from tacita.runs.sealed_run import LEDGER, SealedRun
+from tacita.runs.edits import chain_of
+from tacita.runs.run_facts import Day, today
+from tacita.runs.sealed_run import SealedRun
 
 SIGNATURES = "signatures.jsonl"
 _SIGNED = b"tacita signature 1\n"  # before what is signed, so that it is no signature of anything else
@@ -49,12 +49,11 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ledger_sha256: Hex32
     public_key: Hex32
     signer: str
-    date: Annotated[str, Meta(pattern=r"\A[0-9]{4}-[0-9]{2}-[0-9]{2}\Z")]
+    date: Day
     signature: Annotated[str, Meta(pattern=r"\A([0-9a-f]{128})?\Z")] = ""
 
     def __post_init__(self) -> None:
-        if not self.signer.strip() or not self.signer.isprintable():
-            raise ValueError(f"signer must be one line of text, got {self.signer!r}.")
+        one_line("signer", self.signer)
 
     def signed(self) -> bytes:
         """Return what the signature is of."""
@@ -81,14 +80,13 @@ def sign_run(folder: str | Path, key: bytes, *, signer: str, password: bytes | N
     """
     run = SealedRun.intact(folder)
     already = signatures(folder)
-    _check_signable(run.stated)
+    _check_signable(run.fields)
     private = _private_key(key, password)
-    seconds = int(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
     new = Signature(
         **_place(folder),
         public_key=private.public_key().public_bytes_raw().hex(),
         signer=signer,
-        date=datetime.fromtimestamp(seconds, UTC).date().isoformat(),
+        date=today(),
     )
     new = msgspec.structs.replace(new, signature=private.sign(new.signed()).hex())
     lines = [canonical(msgspec.to_builtins(one)) + b"\n" for one in (*already, new)]
@@ -111,7 +109,7 @@ def signatures(folder: str | Path) -> tuple[Signature, ...]:
         return ()
     except OSError as error:
         raise TacitaError(f"{SIGNATURES} cannot be read: {error.strerror}.") from None
-    _check_signable(SealedRun.intact(folder).stated)
+    _check_signable(SealedRun.intact(folder).fields)
     *lines, rest = data.split(b"\n")
     if not lines or rest:
         raise TacitaError(f"{SIGNATURES} has no whole lines.")
@@ -157,7 +155,7 @@ def _check_signable(stated: dict[str, Any]) -> None:
 
 def _place(folder: str | Path) -> dict[str, Any]:
     """Return what a signature says of the ledger."""
-    ledger = read_file(Path(folder) / LEDGER)
+    ledger = chain_of(Path(folder))
     return {"ledger_lines": len(ledger.lines), "ledger_sha256": ledger.head}
 
 

@@ -94,9 +94,9 @@ def binned_columns(preprocessing: Preprocessing) -> list[BinnedColumn]:
         facts = survey.facts(piece.column)
         order, up = None, True
         if isinstance(piece, BinsPiece):
-            counts, prior = _masses(piece, facts), _walk(piece)
+            counts, prior = masses(piece, facts), _walk(piece)
             if piece.monotone is not None:
-                order, up = np.argsort(_positions(piece)), piece.monotone == "up"
+                order, up = np.argsort(positions(piece)), piece.monotone == "up"
         else:
             assert isinstance(piece, CategoryPiece)
             known = [dict(facts.values).get(value, 0.0) for value in piece.values]
@@ -107,7 +107,7 @@ def binned_columns(preprocessing: Preprocessing) -> list[BinnedColumn]:
     return found
 
 
-def _masses(piece: BinsPiece, facts: Facts) -> np.ndarray:
+def masses(piece: BinsPiece, facts: Facts) -> np.ndarray:
     """Return the bought rows of each feature of a number.
 
     The bins between the bounds of the refinement are its own, those beyond are dyadic; the end bins of the refinement
@@ -141,7 +141,7 @@ def _add(counts: np.ndarray, edges: np.ndarray, bin: Bin) -> None:
         counts[: len(share)] += bin.count * share / share.sum()
 
 
-def _positions(piece: BinsPiece) -> np.ndarray:
+def positions(piece: BinsPiece) -> np.ndarray:
     """Return where the bins of a number lie, with zero in its place."""
     order = np.arange(len(piece.edges) + 1, dtype=np.float64)
     return np.append(order, np.searchsorted(piece.edges, 0.0, side="right") - 0.5)
@@ -149,7 +149,7 @@ def _positions(piece: BinsPiece) -> np.ndarray:
 
 def _walk(piece: BinsPiece) -> np.ndarray:
     """Return the covariance of a random walk over the bins, with zero where it lies, and missing cells apart."""
-    order = _positions(piece)
+    order = positions(piece)
     order -= order.min() - 1
     prior = np.zeros((piece.width, piece.width))
     prior[:-1, :-1] = np.minimum.outer(order, order)

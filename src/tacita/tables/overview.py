@@ -7,6 +7,7 @@ from typing import Any
 
 from tacita.errors import TacitaError
 from tacita.ledger.verdict import Verdict, verdict
+from tacita.runs.edits import EDITS
 from tacita.runs.folder import RunFolder
 from tacita.runs.sealed_run import STATEMENT, SealedRun
 
@@ -29,9 +30,10 @@ class RunOverview:
     @property
     def verdict(self) -> Verdict:
         """What the run comes to, as far as its seal tells."""
-        return (
-            Verdict(self.state) if self.state == "unfinished" else verdict(self.fields, changed=self.state == "changed")
-        )
+        if self.state == "unfinished":
+            return Verdict(self.state)
+        secrets = RunFolder(self.folder).holds_secrets
+        return verdict(self.fields, changed=self.state == "changed", secrets=secrets)
 
     @property
     def score(self) -> dict[str, Any]:
@@ -47,15 +49,16 @@ def overview_of(folder: str | Path) -> RunOverview | None:
     follows from the ledger.
     """
     path = Path(folder)
-    if RunFolder(path).unfinished:
+    kept = RunFolder(path)
+    if kept.unfinished and not kept.tidying:
         return RunOverview(path, "unfinished", {})
-    if not (path / STATEMENT).is_file():
+    if not any((path / name).is_file() for name in (STATEMENT, EDITS)):
         return None
     try:
         run = SealedRun(path)
     except TacitaError:
         return RunOverview(path, "changed", {})
-    return RunOverview(path, "changed" if run.faults else "finished", run.stated)
+    return RunOverview(path, "changed" if run.faults else "finished", run.fields)
 
 
 def runs_in(folder: str | Path) -> Iterator[RunOverview]:

@@ -11,15 +11,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tacita.errors import LedgerError
+from tacita.errors import LedgerError, TacitaError
 from tacita.ledger import Ledger, Statement, statement
 from tacita.ledger.verdict import Verdict, verdict
+from tacita.runs.edits import EDITS, LEDGER, PARENT
+from tacita.runs.folder import RunFolder
 from tacita.runs.run_facts import tacita_version
-from tacita.runs.sealed_run import LEDGER, STATEMENT, TEXT, SealedRun
+from tacita.runs.sealed_run import STATEMENT, TEXT, SealedRun
 from tacita.runs.signing import SIGNATURES
 from tacita.tables import run_list
+from tacita.tables.table_model import load
 from tacita.tables.table_statement import EXTRAS, IF_ANY
 
+SECRETS = (
+    "private/ is still here: whoever has its key and the releases can subtract the noise. Remove it before anybody "
+    "else gets the folder: repeat the command of the run, or after a loop of your own tacita.Randomness.destroy(key)"
+)
+EDITED = "edited: what is sealed is the run before the edit; tacita statement {} shows it, with its score"
 SIGNED = "signed: not checked here; tacita verify RUN --public-key FILE checks the signatures"
 
 
@@ -31,7 +39,8 @@ class Checked:
         text: The statement, made again from the ledger.
         faults: What was changed, in words; empty if nothing was.
         verdict: What the statement comes to.
-        notes: What a reader should know that is no fault, in words: signatures, which are not checked; other runs on
+        notes: What a reader should know that is no fault, in words: signatures, which are not checked; private files
+            that are still there; other runs on
             the same data that were added since; or another version of tacita that wrote the statement.
     """
 
@@ -54,28 +63,44 @@ def check_run(folder: str | Path) -> Checked:
     run = SealedRun(folder)
     faults = list(run.faults)
     try:
-        ledger = Ledger.load(run.folder / LEDGER)
+        ledger = Ledger.load(run.sealed / LEDGER)
         again = _again(ledger, run.stated)
+        shown = again if run.fields is run.stated else _again(ledger, run.fields)  # of an edited run: with its edits
         text = again.text
     except (LedgerError, LookupError, AttributeError, TypeError, ValueError) as error:
         unread = [f"{LEDGER}: {error}"] if not faults else []
         return Checked(_text(run.folder), (*faults, *unread), Verdict("changed"))
-    notes = _notes(run.folder, run.stated)
+    notes, secrets = _notes(run.folder, run.stated), RunFolder(folder).holds_secrets
     if not again.to_json()["ledger_verified"]:  # a statement of such a ledger differs in itself
-        return Checked(text, tuple(faults), verdict(again.to_json(), changed=True), notes)
+        return Checked(shown.text, tuple(faults), verdict(shown.to_json(), changed=True), notes)
     compared = compare_statements(run.stated, again.to_json(), sealed=not faults)
     if compared.changed:
         faults.append(f"{STATEMENT} does not follow from the ledger: {', '.join(compared.changed)}")
-    if _text(run.folder) != text and not compared.words_may_differ:
+    if _text(run.sealed) != text and not compared.words_may_differ:
         faults.append(f"{TEXT} is not what follows from the ledger")
-    if compared.words_may_differ and not faults and (_text(run.folder) != text or compared.worded):
+    if compared.words_may_differ and not faults and (_text(run.sealed) != text or compared.worded):
         notes = (compared.note, *notes)
-    return Checked(text, tuple(faults), verdict(again.to_json(), changed=bool(faults)), notes)
+    faults += _unfit(run.folder) if run.edits and not faults else []
+    return Checked(shown.text, tuple(faults), verdict(shown.to_json(), changed=bool(faults), secrets=secrets), notes)
+
+
+def _unfit(folder: Path) -> list[str]:
+    """Say how the edits do not fit the model of an edited run, if they do not."""
+    try:
+        load(folder)
+    except TacitaError as error:
+        return [str(error).rstrip(".")]
+    return []
 
 
 def _notes(folder: Path, stated: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return notes of signatures, and of other runs on the same data set that the list of runs now has."""
-    signed = (SIGNED,) if (folder / SIGNATURES).exists() else ()
+    """Return notes of signatures, edits, private files, and runs on the same data set that the list of runs now has."""
+    found = {
+        SIGNED: (folder / SIGNATURES).exists(),
+        EDITED.format(folder / PARENT): (folder / EDITS).exists(),
+        SECRETS: RunFolder(folder).holds_secrets,
+    }
+    signed = tuple(words for words, holds in found.items() if holds)
     dataset = stated.get("dataset")
     if not isinstance(dataset, Mapping) or not {"name", "id", "list"} <= set(dataset):
         return signed

@@ -4,14 +4,17 @@ All of it is post-processing of releases. A shape is the part of the model's out
 cells that were bought (bins of numbers, values of categories, a missing cell), less its mean over the bought counts.
 """
 
+import json
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
-import torch
 from torch import Tensor
 
+from tacita.tables.additive import masses, positions
 from tacita.tables.cells import NUMBER
 from tacita.tables.encoder_rules import Piece, best_bins
 from tacita.tables.encoding import Encoder
@@ -19,10 +22,11 @@ from tacita.tables.features import ArrayPiece, BinsPiece, CategoryPiece, NumberP
 from tacita.tables.preprocessing import Preprocessing
 from tacita.tables.refinement import bounds
 from tacita.tables.survey import Bin, Facts
-from tacita.tables.table import Column, NumberColumn, TextColumn
+from tacita.tables.table import NumberColumn, TextColumn
 
 EVEN = 32  # points of a number whose bounds are declared, of which no counts are bought
 MISSING, OTHER = "missing", "other"
+NO_NUMBER = (math.nan, math.nan)  # the bounds of such cells
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,75 +58,126 @@ def shapes(preprocessing: Preprocessing, weights: Mapping[str, Tensor]) -> tuple
     Two classes have one output, the log odds of the second; more have one each, less the mean of all. A regression has
     one, in the units of the target, or of its logarithm.
     """
-    encoder, target = preprocessing.encoder, preprocessing.encoder.target
-    weight, first = weights["weight"].double(), 0
-    if isinstance(target, NumberTarget):
-        weight = weight * (target.log or target).scale
-    elif len(encoder.classes) == 2:
-        weight = weight[1:] - weight[:1]
-    else:
-        weight = weight - weight.mean(0)
-    by_column: dict[str, list[tuple[Piece, Tensor]]] = {}
+    found = []
+    for name, places in places_of(preprocessing.encoder).items():
+        if not isinstance(places[0][0], ArrayPiece | ScatteringPiece):
+            cells = cells_of(preprocessing, [piece for piece, _ in places])
+            values = cells.values([in_outputs(preprocessing.encoder, weights["weight"][:, own]) for _, own in places])
+            values = values - np.average(values, axis=0, weights=cells.rows)
+            found.append(
+                Shape(
+                    column=name,
+                    cells=cells.words,
+                    rows=tuple(cells.rows.tolist()),
+                    values=tuple(map(tuple, values.tolist())),
+                    bought=cells.bought,
+                )
+            )
+    return tuple(found)
+
+
+def places_of(encoder: Encoder) -> dict[str, list[tuple[Piece, slice]]]:
+    """Return the pieces of each column, and where their features stand."""
+    found: dict[str, list[tuple[Piece, slice]]] = {}
+    first = 0
     for piece in encoder.pieces:
-        by_column.setdefault(piece.column, []).append((piece, weight[:, first : first + piece.width]))
+        found.setdefault(piece.column, []).append((piece, slice(first, first + piece.width)))
         first += piece.width
-    return tuple(
-        _shape(name, parts, preprocessing)
-        for name, parts in by_column.items()
-        if not isinstance(parts[0][0], ArrayPiece | ScatteringPiece)
-    )
+    return found
 
 
-def _shape(name: str, parts: list[tuple[Piece, Tensor]], preprocessing: Preprocessing) -> Shape:
-    survey, missing = preprocessing.survey, preprocessing.encoder.missing
-    facts = next((one for one in (() if survey is None else survey.columns) if one.column == name), None)
-    cells, column, rows = _cells(parts, facts, preprocessing.rows)
-    values = sum(torch.from_numpy(piece.encode(column, missing)).double() @ own.T for piece, own in parts)
-    assert isinstance(values, Tensor)
-    found = values.numpy()
-    found = found - np.average(found, axis=0, weights=rows)
-    return Shape(
-        column=name,
-        cells=tuple(cells),
-        rows=tuple(rows.tolist()),
-        values=tuple(map(tuple, found.tolist())),
-        bought=facts is not None,
-    )
+def in_outputs(encoder: Encoder, weight: Tensor) -> np.ndarray:
+    """Return weights, float64, shape (outputs, features), in the units of shapes."""
+    target, found = encoder.target, weight.double().numpy()
+    if isinstance(target, NumberTarget):
+        return found * (target.log or target).scale
+    return found[1:] - found[:1] if len(encoder.classes) == 2 else found - found.mean(0)
 
 
-def _cells(parts: list[tuple[Piece, Tensor]], facts: Facts | None, rows: float) -> tuple[list[str], Column, np.ndarray]:
-    """Return cells in words, the same as a column, and the number of rows of each, above 0."""
-    pieces = [piece for piece, _ in parts]
+class Cells(NamedTuple):
+    """The cells of a column at which its shape is drawn.
+
+    Attributes:
+        words: The cells in words.
+        rows: Bought number of rows of each, above 0; ones if nothing was bought.
+        bounds: Bounds of each, shape (cells, 2); NaN for what is no number.
+        features: Of each piece of the column, shape (cells, width).
+        bought: Whether anything was bought about the column.
+    """
+
+    words: tuple[str, ...]
+    rows: np.ndarray
+    bounds: np.ndarray
+    features: list[np.ndarray]
+    bought: bool
+
+    def values(self, weights: Sequence[np.ndarray]) -> np.ndarray:
+        """Return what weights, each (outputs, width), add to the outputs, shape (cells, outputs)."""
+        return sum(own @ weight.T for own, weight in zip(self.features, weights, strict=True))  # pyright: ignore
+
+
+def cells_of(preprocessing: Preprocessing, pieces: Sequence[Piece]) -> Cells:
+    """Return the cells of one column, whose pieces are given."""
+    survey, encoder = preprocessing.survey, preprocessing.encoder
+    facts = next((one for one in (survey.columns if survey else ()) if one.column == pieces[0].column), None)
     values = next((piece.values for piece in pieces if isinstance(piece, CategoryPiece)), ())
-    number = next((piece for piece in pieces if isinstance(piece, NumberPiece | BinsPiece)), None)
-    if number is None:
-        counts = dict(facts.values) if facts is not None else {}
+    number = pieces[0]
+    if isinstance(number, BinsPiece):
+        assert facts is not None
+        found = _bins_of(number, facts)
+        features = np.eye(number.width)[[place for place, *_ in found]]
+        words, bounds, rows = zip(*(one for _, *one in found), strict=True)
+        return Cells(words, np.array(rows), np.array(bounds), [features], True)
+    if isinstance(number, NumberPiece):
+        found = _declared(number) if facts is None else _bins_and_values(facts, values)
+        if facts is not None and facts.missing >= 1:
+            found.append((MISSING, NO_NUMBER, facts.missing))
+    else:
+        counts = {} if facts is None else dict(facts.values)
         known = [max(counts.get(value, 1.0), 1.0) for value in values]
-        others = max(rows - sum(known), 1.0) if facts is not None else 1.0
-        return [*values, OTHER], TextColumn.of([*values, ""], "string"), np.array([*known, others])
-    if facts is None:
-        assert isinstance(number, NumberPiece)
-        points = np.linspace(number.lower, number.upper, EVEN)
-        return [f"{point:.4g}" for point in points], NumberColumn(points), np.ones(EVEN)
-    found = _bins_and_values(facts, values)
-    if facts.missing >= 1:
-        found.append((MISSING, math.nan, facts.missing))
-    names, points, known = zip(*found, strict=True)
-    if not values:
-        return list(names), NumberColumn(np.array(points)), np.array(known)
-    texts = [name if name in values else "" if math.isnan(x) else repr(x) for name, x, _ in found]
-    return list(names), TextColumn.of(texts, "string"), np.array(known)
+        others = 1.0 if facts is None else max(preprocessing.rows - sum(known), 1.0)
+        found = [
+            *((value, NO_NUMBER, rows) for value, rows in zip(values, known, strict=True)),
+            (OTHER, NO_NUMBER, others),
+        ]
+    words, bounds, rows = zip(*found, strict=True)
+    middle = np.mean(bounds, axis=1)
+    if values:
+        texts = [
+            word if word in values else "" if math.isnan(x) else repr(x)
+            for word, x in zip(words, middle.tolist(), strict=True)
+        ]
+        column = TextColumn.of(texts, "string")
+    else:
+        column = NumberColumn(middle)
+    features = [piece.encode(column, encoder.missing).astype(np.float64) for piece in pieces]
+    return Cells(words, np.array(rows), np.array(bounds), features, facts is not None)
 
 
-def _bins_and_values(facts: Facts, values: Sequence[str]) -> list[tuple[str, float, float]]:
-    """Return (words, number, rows) of the bins of a number, and of values that have features of their own."""
+def _bins_of(piece: BinsPiece, facts: Facts) -> list[tuple[int, str, tuple[float, float], float]]:
+    """Return place, words, bounds and rows of each feature that rows were bought of, in increasing order."""
+    edges = [-math.inf, *piece.edges, math.inf]
+    words = [_between(low, high) for low, high in pairwise(edges)]
+    words, bounds = [*words, "0", MISSING], [*pairwise(edges), (0.0, 0.0), NO_NUMBER]
+    rows = masses(piece, facts)
+    order = [*np.argsort(positions(piece)).tolist(), piece.width - 1]
+    found = [(place, words[place], bounds[place], float(rows[place])) for place in order if rows[place] >= 1]
+    return found or [(0, "any", bounds[0], 1.0)]
+
+
+def _declared(number: NumberPiece) -> list[tuple[str, tuple[float, float], float]]:
+    return [(f"{x:.4g}", (x, x), 1.0) for x in np.linspace(number.lower, number.upper, EVEN).tolist()]
+
+
+def _bins_and_values(facts: Facts, values: Sequence[str]) -> list[tuple[str, tuple[float, float], float]]:
+    """Return (words, bounds, rows) of the bins of a number, and of values that have features of their own."""
     counts, (numbers, kinds) = dict(facts.values), TextColumn.of(values, "string").numbers(())
     own = [
         (value, float(x), max(counts.get(value, 0.0), 1.0))
         for value, x, kind in zip(values, numbers, kinds, strict=True)
         if kind == NUMBER
     ]
-    found, bins = list(own), best_bins(facts)
+    found, bins = [(value, (x, x), rows) for value, x, rows in own], best_bins(facts)
     refined = bins is facts.fine  # its end bins hold what lies beyond them, too; of the others a bin may be one point
     low, high = bounds(facts.bins) if refined else (math.nan, math.nan)
     for bin in bins:
@@ -135,8 +190,8 @@ def _bins_and_values(facts: Facts, values: Sequence[str]) -> list[tuple[str, flo
             or (x >= high and bin.upper == high)
         )
         if bin.count - inside >= 1:
-            found.append((_bin_in_words(bin, low, high), (bin.lower + bin.upper) / 2, bin.count - inside))
-    return sorted(found, key=lambda one: one[1]) or [("any", 0.0, 1.0)]
+            found.append((_bin_in_words(bin, low, high), (bin.lower, bin.upper), bin.count - inside))
+    return sorted(found, key=lambda one: sum(one[1])) or [("any", (0.0, 0.0), 1.0)]
 
 
 def _bin_in_words(bin: Bin, low: float, high: float) -> str:
@@ -147,11 +202,13 @@ def _bin_in_words(bin: Bin, low: float, high: float) -> str:
     if high == math.nextafter(low, math.inf):
         side = "" if bin.lower < bin.upper else "below " if bin.lower == low else "above "
         return f"{side}{low:.4g}"
-    if bin.lower == low:
-        return f"up to {bin.upper:.4g}"
-    if bin.upper == high:
-        return f"{bin.lower:.4g} and above"
-    return f"{bin.lower:.4g}" if bin.lower == bin.upper else f"{bin.lower:.4g} to {bin.upper:.4g}"
+    return _between(-math.inf if bin.lower == low else bin.lower, math.inf if bin.upper == high else bin.upper)
+
+
+def _between(low: float, high: float) -> str:
+    if math.isinf(low) or math.isinf(high):
+        return f"up to {high:.4g}" if math.isfinite(high) else f"{low:.4g} and above" if math.isfinite(low) else "any"
+    return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
 
 
 def mean_shift(preprocessing: Preprocessing, weights: Mapping[str, Tensor]) -> float:
@@ -192,6 +249,21 @@ def largest_terms(found: Sequence[Shape]) -> list[str]:
             words = f"{low}; {high}"
         lines.append(f"{shape.column:<{width}}  {shape.importance:8.3g}  {words}")
     return lines
+
+
+def in_json(shape: Shape) -> str:
+    """Return a shape as JSON, a cell a line: the file that ``tacita edit`` reads."""
+    cells = [
+        {"cell": cell, "rows": round(rows), "values": list(map(rounded, own))}
+        for cell, rows, own in zip(shape.cells, shape.rows, shape.values, strict=True)
+    ]
+    lines = ",\n".join(f"  {json.dumps(cell)}" for cell in cells)
+    return f'{{"column": {json.dumps(shape.column)}, "bought": {json.dumps(shape.bought)}, "cells": [\n{lines}\n]}}'
+
+
+def rounded(value: float) -> float:
+    """Return the value of a cell with the digits that are shown of it."""
+    return float(f"{value:.6g}")
 
 
 def shape_in_words(shape: Shape) -> list[str]:

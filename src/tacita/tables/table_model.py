@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import safetensors
 import safetensors.torch
@@ -15,7 +16,9 @@ import torch
 from torch import nn
 
 from tacita.errors import DataStructureError, TacitaError
+from tacita.runs.edits import EDITS, EditedCell
 from tacita.runs.sealed_run import MODEL, SealedRun
+from tacita.tables.edited_terms import check_cells, edit_terms
 from tacita.tables.encoded_rows import narrow
 from tacita.tables.encoding import Encoder
 from tacita.tables.features import NumberTarget
@@ -37,13 +40,20 @@ class TableModel:
         encoder: Turns raw columns into features.
         statement: The fields of the privacy statement.
         folder: The folder of the run.
+        written: The values of the shapes that a person wrote (``tacita edit``), by column.
     """
 
     def __init__(
-        self, model: nn.Module, preprocessing: Preprocessing, statement: Mapping[str, Any], folder: Path
+        self,
+        model: nn.Module,
+        preprocessing: Preprocessing,
+        statement: Mapping[str, Any],
+        folder: Path,
+        written: Mapping[str, tuple[tuple[float, ...], ...]] | None = None,
     ) -> None:
         self.model, self.preprocessing, self.statement, self.folder = model, preprocessing, dict(statement), folder
         self.encoder: Encoder = preprocessing.encoder
+        self.written = dict(written or {})
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -87,7 +97,8 @@ class TableModel:
     def shapes(self) -> tuple[Shape, ...]:
         """Return what the model says of each column, the most important first.
 
-        It is computed from the released weights and from what was bought, and costs no privacy.
+        It is computed from the released weights and from what was bought, and costs no privacy. A shape that was edited
+        is as it was written.
 
         Raises:
             ValueError: The model is neither linear nor additive.
@@ -96,8 +107,26 @@ class TableModel:
             raise ValueError(
                 f"a shape belongs to a linear or additive model: this one is {self.preprocessing.model.name!r}."
             )
-        found = shapes(self.preprocessing, self.model.state_dict())
+        found = [
+            msgspec.structs.replace(shape, values=self.written.get(shape.column, shape.values))
+            for shape in shapes(self.preprocessing, self.model.state_dict())
+        ]
         return tuple(sorted(found, key=lambda shape: -shape.importance))
+
+    def shape(self, column: str) -> Shape:
+        """Return the shape of one column.
+
+        Raises:
+            ValueError: The column has none, or the model is neither linear nor additive.
+        """
+        if (found := next((one for one in self.shapes() if one.column == column), None)) is not None:
+            return found
+        why = "tacita explain lists them"
+        if column in self.encoder.dropped:
+            why = "nothing about it stood out of the noise, so that nothing was bought of it"
+        elif column in self.encoder.columns(with_target=False):
+            why = "it holds arrays, which have no shape"
+        raise ValueError(f"column must be one that the model uses, got {column!r}: {why}.")
 
     def _decided(self, found: torch.Tensor) -> np.ndarray:
         if self.encoder.task != "classification":
@@ -161,7 +190,32 @@ def load(folder: str | Path, *, trust_code: bool = False) -> TableModel:
         model.load_state_dict(safetensors.torch.load(run.read(MODEL)))
     except (OSError, RuntimeError, MemoryError, OverflowError, safetensors.SafetensorError):
         raise TacitaError(f"{MODEL} does not fit the model {preprocessing.model.name!r}.") from None
-    return TableModel(model, preprocessing, run.stated, folder)
+    found = TableModel(model, preprocessing, run.fields, folder)
+    for edit in run.edits:
+        try:
+            found = edited_model(found, edit.shapes)
+        except ValueError as error:
+            raise TacitaError(f"{EDITS} does not fit the model: {error}") from None
+    return found
+
+
+def edited_model(of: TableModel, edited: Mapping[str, Sequence[EditedCell]]) -> TableModel:
+    """Return a model whose shapes of some columns are those of an edit, which must say what they were before.
+
+    Raises:
+        ValueError: The model is neither linear nor additive; a column has no shape; or cells are others, or have other
+            values before, or values after that the model cannot have.
+    """
+    for column, cells in edited.items():
+        shape = of.shape(column)
+        check_cells(shape, [(one.cell, one.before) for one in cells])
+        if not np.allclose([one.before for one in cells], shape.values, rtol=1e-6, atol=1e-6):
+            raise ValueError(f"the shape of {column!r} before the edit is not that of the model.")
+    after = {column: tuple(one.after for one in cells) for column, cells in edited.items()}
+    preprocessing, weights = edit_terms(of.preprocessing, of.model.state_dict(), after)
+    model = preprocessing.model.build()
+    model.load_state_dict(weights)
+    return TableModel(model, preprocessing, of.statement, of.folder, {**of.written, **after})
 
 
 def _no_table(folder: Path, stated: Mapping[str, Any]) -> str:

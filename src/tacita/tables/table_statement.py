@@ -35,6 +35,7 @@ EXTRAS = (
     "not_anonymised",
     "private_releases",
     "files",
+    "edits",
 )  # fields that a run on a table adds to a statement
 NOISE_OF = "one count; its ratio to what a unit can add is that of the session"
 MOST_NAMED = 10  # columns that a line on the way names; the statement names all

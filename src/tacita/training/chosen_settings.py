@@ -154,14 +154,34 @@ def chosen_optimizer(optimizer: MakeOptimizer | None, chosen: ChosenSettings) ->
     return lambda params: torch.optim.Adam(params, lr=2e-3)
 
 
-def check_optimizer(optimizer: Any) -> None:
-    """Raise ``ValueError`` unless ``optimizer`` is a function that makes one, or ``None``."""
+def check_optimizer(optimizer: Any, scheduler: Any) -> None:
+    """Raise ``ValueError`` unless ``optimizer`` is a function that makes one, or ``None``, and so for ``scheduler``."""
+    if not (scheduler is None or callable(scheduler)):
+        name = type(scheduler).__name__
+        raise ValueError(
+            f"scheduler must be a function (optimizer, steps) that makes one, got an instance of {name}. "
+            f"Write scheduler=lambda optimizer, steps: {name}(optimizer, ...)."
+        )
     if isinstance(optimizer, torch.optim.Optimizer) or not (optimizer is None or callable(optimizer)):
         name = type(optimizer).__name__
         made = name if isinstance(optimizer, torch.optim.Optimizer) else "Adam"
         raise ValueError(
             f"optimizer must be a function that makes one from the parameters, got an instance of {name}. "
             f"Write optimizer=lambda params: torch.optim.{made}(params, lr=...)."
+        )
+
+
+def check_built(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+    """Raise ``ValueError`` unless an optimizer takes all parameters that are trained, in one step a query."""
+    taken = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    if missing := [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in taken]:
+        raise ValueError(
+            f"optimizer must take all parameters that require a gradient, and misses {', '.join(missing)}. Freeze "
+            "what is not to be trained: requires_grad_(False)."
+        )
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError(
+            "optimizer must take one step a query, and LBFGS asks for more gradients in a step: each would be paid."
         )
 
 

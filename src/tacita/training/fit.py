@@ -42,6 +42,7 @@ from tacita.training.chosen_settings import (
     Average,
     ChosenSettings,
     check_average,
+    check_built,
     check_optimizer,
     chosen_average,
     chosen_clipper,
@@ -213,7 +214,7 @@ def fit(
         >>> run.ledger.epsilon(1e-3) <= 2.0
         True
     """
-    check_optimizer(optimizer)
+    check_optimizer(optimizer, scheduler)
     _check_variants(average, noise, feedback, hardened, early_stop)
     check_about({} if about is None else about)
     written = Published(publish, export, folder)
@@ -397,6 +398,7 @@ def _state(
     if isinstance(end_point, RandomIterate):
         _check_shards(model, average="random")
     built = make_optimizer(model.parameters())
+    check_built(built, model)
     schedule = None if scheduler is None else scheduler(built, oracle.planned_queries)
     return TrainingState(model, built, oracle, end_point, schedule)
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from tacita.gradients import NetworkSource
-from tacita.gradients.rules import outer
+from tacita.gradients.rules import outer, rule
 from tacita.gradients.rules.rounding import gamma, measure, of_norms, squared_row_norms, totals
 from tacita.gradients.weighted_sums import full_precision
 
@@ -73,6 +73,35 @@ def test_gram_and_direct_agree_without_the_margin():
     gram, direct = totals(both, rounding_margin=False)
     torch.testing.assert_close(gram, direct, rtol=1e-12, atol=0)
     torch.testing.assert_close(direct.sqrt(), exact(a, d), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("cancels", [False, True])
+@pytest.mark.parametrize("scores", [1e-6, 1e-3, 1.0])
+@pytest.mark.parametrize("rows", [1e-6, 1e-3, 1.0, 1e6])
+def test_a_head_that_meets_its_embedding_is_bounded_and_only_rows_that_cancel_are_computed_again(rows, scores, cancels):
+    """Scores have tiny gradients beside the ones of an embedding: their inputs must not meet those ones in the term."""
+    torch.manual_seed(0)
+    d, a = scores * torch.randn(6, 20, 300), 8 * torch.randn(6, 20, 64)
+    index, e = torch.randint(40, (6, 20)), rows * torch.randn(6, 20, 64)
+    if cancels:  # at all positions nearly the same, with opposite signs
+        sign = (1.0 - 2.0 * (torch.arange(20) % 2)).unsqueeze(1)
+        a, index = a[:, :1] + 1e-4 * a, index[:, :1].expand(-1, 20)
+        d, e = sign * (d[:, :1] + 1e-4 * d), sign * (e[:, :1] + 1e-4 * e)
+    at = (torch.arange(6)[:, None].expand(-1, 20), index)
+    whole = (d.double().mT @ a.double()).index_put(at, e.double(), accumulate=True)
+    again = []
+
+    def exactly(loose):
+        again.append(loose)
+        return measure(whole[loose])
+
+    parts = [rule.Factors(d, a), rule.Factors(index, e)]
+    bounds = totals([[outer.squares_of_factors(parts, exactly)]])[0].sqrt()
+    norms = whole.flatten(1).norm(dim=1)
+    assert (bounds >= norms).all()
+    if not cancels and rows <= 1e3 * scores:
+        assert not again
+        assert (bounds <= 1.002 * norms).all()
 
 
 def test_a_row_whose_partial_sums_overflow_is_not_finite():

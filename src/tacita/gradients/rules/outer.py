@@ -17,6 +17,7 @@ gradient of the output. What a one meets is looked up, and nothing of the size o
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import log2
 
 import torch
 from torch import Tensor
@@ -170,7 +171,9 @@ class Gram:
     terms: int
 
 
-def squares_of_grams(of_a: Gram, of_d: Gram, again: Callable[[Tensor], RowNorms], *, roundings: int) -> SquaredNorms:
+def squares_of_grams(
+    of_a: Gram, of_d: Gram, again: Callable[[Tensor], RowNorms], *, roundings: int, scale: Tensor | None = None
+) -> SquaredNorms:
     r"""Return squared norms from the Gram matrices L of inputs and R of output gradients.
 
     What their cancellation can hide is added. Entry (t, s) of L is off by at most :math:`\gamma |a_t| |a_s|` and is
@@ -182,12 +185,16 @@ def squares_of_grams(of_a: Gram, of_d: Gram, again: Callable[[Tensor], RowNorms]
         of_d: Of output gradients at the same positions.
         again: Mask of loose rows, (rows,) -> the norms of their gradients, in float64 and without cancellation.
         roundings: As in :func:`radius`.
+        scale: The power of two by which each row's gradient is too large in the Gram matrices, (rows,).
     """
     left, right = of_a.products, of_d.products
     positions, dtype = left.shape[1], left.dtype
     height = max(1, (PAIRS if left.device.type == "cpu" else HELD) // max(1, positions**2))
     parts = [_inner_products(*pair) for pair in zip(left.split(height), right.split(height), strict=True)]
-    given = parts[0] if len(parts) == 1 else (torch.cat([part[k] for part in parts]) for k in (0, 1))
+    given = parts[0] if len(parts) == 1 else [torch.cat([part[k] for part in parts]) for k in (0, 1)]
+    if scale is not None:
+        factor = scale.double().reciprocal().unsqueeze(1)
+        given = given[0] * factor.square(), given[1] * factor
     constants = _term_constants(of_a, of_d, positions, dtype)
     bounds = radius(positions, dtype, roundings=roundings), _largest_reach(dtype)
     return SquaredNorms((), _from_grams, (*constants, *bounds), (*given, again))
@@ -268,8 +275,26 @@ def squares_of_factors(parts: Sequence[Factors], again: Callable[[Tensor], RowNo
     """
     vectors = [part for part in parts if part.left.ndim == 3]
     ones = [part for part in parts if part.left.ndim == 2]
+    scale = _scale(vectors) if vectors and ones else None
+    if scale is not None:
+        by = scale[:, None, None]
+        vectors = [Factors(part.left * by, part.right) for part in vectors]
+        ones = [Factors(part.left, part.right * by) for part in ones]
     right = torch.cat([part.right for part in vectors + ones], dim=1)
-    return squares_of_grams(gram_of(right), _gram_of_left(vectors, ones, right.dtype), again, roundings=2)
+    left = _gram_of_left(vectors, ones, right.dtype)
+    return squares_of_grams(gram_of(right), left, again, roundings=2, scale=scale)
+
+
+def _scale(vectors: Sequence[Factors]) -> Tensor:
+    """Return the power of two that lifts each row's output gradients to about 1, (rows,): that of the ones they meet.
+
+    Else the inputs, which may be large, would meet the ones in the rounding term, and every row would be loose. It
+    only lifts, so that no number underflows, and by at most 2^25 in float32, so that products stay finite.
+    """
+    largest = torch.stack([part.left.abs().amax(dim=(1, 2)) for part in vectors]).amax(dim=0)
+    most = int(log2(torch.finfo(largest.dtype).max)) // 5
+    exponent = torch.frexp(largest).exponent.neg().clamp(0, most)
+    return torch.ldexp(torch.ones_like(largest), exponent)
 
 
 def _gram_of_left(vectors: Sequence[Factors], ones: Sequence[Factors], dtype: torch.dtype) -> Gram:
