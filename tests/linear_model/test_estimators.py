@@ -662,6 +662,7 @@ NO_TABLES = [
 
 @pytest.mark.parametrize(("given", "words"), NO_TABLES, ids=["flat", "flat list", "objects", "list", "texts", "frame"])
 @pytest.mark.parametrize("kind", [*KINDS, PrivatePCA])
+@pytest.mark.filterwarnings("ignore:X has feature names")
 def test_no_entry_is_quoted(kind, given, words):
     X, labels, numbers = data(50)
     wrong, y = given(X), targets_of(kind, X, labels, numbers)
