@@ -69,8 +69,9 @@ class WithClasses(ClassifierMixin, PrivateEstimator):
         seen = rules.SEEN * session.event.noise_std[0]
         if min(known) < seen <= others and others >= rules.OTHERS * paying.num_records:
             unseen = [name for name, count in zip(self.classes_.tolist(), known, strict=True) if count < seen]
+            about = min(others, paying.num_records)
             raise ValueError(
-                f"classes must be the labels of y: about {others:.0f} of {paying.num_records} labels are none of "
+                f"classes must be the labels of y: about {about:.0f} of {paying.num_records} labels are none of "
                 f"{self.classes_.tolist()}, and {unseen} is not seen among them. {rules.LABELS:.1%} of the "
                 "budget was spent on these noisy counts."
             )
