@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -34,6 +35,7 @@ def test_train_predict_statement(table, tacita_command) -> None:
     assert "PRIVACY STATEMENT" in trained.out
     assert "plan: 4 queries" in trained.err
     assert trained.out == Path("run/statement.txt").read_text()
+    assert re.fullmatch("verdict: private.*; epsilon at most .*; (accuracy .*|no score)", trained.err.splitlines()[-1])
     predicted = tacita_command("predict", "run", "table.csv", "--output", "scored.csv")
     assert (predicted.code, predicted.out) == (0, "")
     assert Path("scored.csv").read_text().splitlines()[0].endswith("label,prediction,probability_no,probability_yes")

@@ -32,4 +32,6 @@ def test_a_card_says_what_the_statement_says(settings, table, tacita_command):
     changed = tacita_command("card", "run")
     assert changed.code == 1
     assert "**Verdict**: changed" in changed.out
-    assert "not verified" in changed.out
+    assert "**Epsilon**: not verified" in changed.out
+    assert "## Evaluation\n\n- not verified\n" in changed.out
+    assert "## Files" not in changed.out

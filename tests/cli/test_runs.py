@@ -79,9 +79,10 @@ def test_show_says_the_guarantee_and_checks_everything(runs, tacita_command):
     path.write_text(json.dumps({**stated, "epsilon": 0.1}))
     changed = tacita_command("show", "runs/done")
     assert changed.code == 1
-    assert "CHANGED: statement.json is not the statement that the ledger was sealed with" in changed.out
+    assert "TAMPERED: statement.json is not the statement that the ledger was sealed with" in changed.out
     assert "verdict     changed\n" in changed.out
     assert "epsilon not verified at" in changed.out
+    assert "score       not verified\n" in changed.out
     listed = tacita_command("list", "runs").out
     assert "not verified" in listed
     assert "private" not in listed

@@ -31,6 +31,7 @@ from tacita.linear_model import (
     PrivateLinearSVC,
     PrivateLogisticRegression,
     PrivateMean,
+    PrivatePCA,
     PrivateQuantileRegressor,
     PrivateRidge,
     PrivateStandardScaler,
@@ -79,7 +80,7 @@ def made_without_noise(kind, **more):
 
 
 def targets_of(kind, X, labels, numbers):
-    return labels if kind in CLASSIFIERS else None if kind in COLUMNWISE else numbers
+    return labels if kind in CLASSIFIERS else numbers if kind in REGRESSORS else None
 
 
 def learned(model):
@@ -288,6 +289,23 @@ def test_privacy_has_no_defaults(kind, settings, message):
     X, labels, numbers = data(50)
     with pytest.raises(ValueError, match=message):
         made(kind).set_params(**settings).fit(X, targets_of(kind, X, labels, numbers))
+
+
+@pytest.mark.parametrize("kind", [*KINDS, PrivatePCA])
+def test_a_setting_that_is_no_number_is_named(kind):
+    """Every setting that is not a text: scikit-learn reads them all from the signature."""
+    X, labels, numbers = data(50)
+    y = targets_of(kind, X, labels, numbers)
+    named = set(kind().get_params()) - {"privacy_unit"}
+    assert {"epsilon", "delta", "rho", "insecure_seed"} < named
+    for name in named:
+        settings = {**({"classes": [0, 1]} if kind in CLASSIFIERS else {}), name: "1"}
+        model = kind(**{"epsilon": 1.0, "delta": DELTA, **settings})
+        if name == "rho":
+            model.epsilon = None
+        with pytest.raises((ValueError, TypeError), match=name):
+            model.fit(X, y)
+        assert not hasattr(model, "ledger_") or not model.ledger_.sessions
 
 
 @pytest.mark.parametrize("data_norm", [1e-300, 1e38])
@@ -621,12 +639,44 @@ def test_a_missing_label_is_no_class():
     assert (names.tolist(), counts.tolist()) == ([1.0], [2])
 
 
-@pytest.mark.parametrize("estimator", [*CLASSIFIERS, *REGRESSORS, PrivateStandardScaler, PrivateMean])
-def test_no_entry_of_a_flat_array_is_quoted(estimator):
-    flat = np.full(50, 123.456)
-    with pytest.raises(ValueError, match="Reshape your data") as error:
-        estimator(epsilon=1.0, delta=DELTA).fit(flat, np.arange(50) % 2)
-    assert "123" not in str(error.value)
+def with_a_text(X, as_frame):
+    cells = X.astype(object)
+    cells[3, 1] = "SECRET"
+    if as_frame:
+        return pytest.importorskip("pandas").DataFrame(cells, columns=["age", "job", "hours", "pay"])
+    return cells
+
+
+NO_TABLES = [
+    (lambda X: np.full(len(X), 123.456), "Reshape your data"),
+    (lambda X: [123.456] * len(X), "Reshape your data"),
+    (lambda X: with_a_text(X, as_frame=False), "X must hold numbers alone. Turn texts into numbers first"),
+    (lambda X: with_a_text(X, as_frame=False).tolist(), "X must hold numbers alone. Turn texts"),
+    (lambda X: with_a_text(X, as_frame=False).astype(str), "X must hold numbers alone. Turn texts"),
+    (
+        lambda X: with_a_text(X, as_frame=True),
+        "X must hold numbers alone; columns with something else: job. Turn texts",
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "words"), NO_TABLES, ids=["flat", "flat list", "objects", "list", "texts", "frame"])
+@pytest.mark.parametrize("kind", [*KINDS, PrivatePCA])
+@pytest.mark.filterwarnings("ignore:X has feature names")
+def test_no_entry_is_quoted(kind, given, words):
+    X, labels, numbers = data(50)
+    wrong, y = given(X), targets_of(kind, X, labels, numbers)
+    model = made(kind, epsilon=100.0, **{"classes": [0, 1]} if kind in CLASSIFIERS else {})
+    calls = [lambda: model.fit(wrong, y)]
+    calls += [
+        lambda name=name: getattr(model.fit(X, y), name)(wrong)
+        for name in ("predict", "transform")
+        if hasattr(model, name)
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match=words) as error:
+            call()
+        assert not set(re.findall("123|SECRET", "".join(traceback.format_exception(error.value))))
 
 
 @pytest.mark.parametrize("kind", CLASSIFIERS)

@@ -66,7 +66,7 @@ def test_a_declared_scale_must_be_positive_and_fit():
     X = np.ones((50, 2))
     with pytest.raises(ValueError, match="column_scale must be"):
         mean(column_scale=[1.0, 0.0]).fit(X)
-    with pytest.raises(ValueError, match="shape"):
+    with pytest.raises(ValueError, match="or one for each of 2 columns"):
         mean(column_scale=[1.0, 1.0, 1.0]).fit(X)
 
 

@@ -7,18 +7,26 @@ import shutil
 import subprocess
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]
 DARK = "@media (prefers-color-scheme: dark)"
-TELL = """
-axe.run(document, {runOnly: RULES}).then(found => {
+SHOW = """
+function tell(found) {
   const shown = document.createElement('pre');
-  shown.id = 'axe-found';
-  shown.textContent = JSON.stringify({passes: found.passes.map(one => one.id), violations: found.violations.map(
-    one => [one.id, one.nodes.map(node => node.html.slice(0, 200))])});
+  shown.id = 'told';
+  shown.textContent = JSON.stringify(found);
   document.body.append(shown);
-});
+}
+"""
+TELL = """
+axe.run(document, {runOnly: RULES}).then(found => tell({passes: found.passes.map(one => one.id),
+  violations: found.violations.map(one => [one.id, one.nodes.map(node => node.html.slice(0, 200))])}));
+"""
+LOST = """
+tell([...document.querySelectorAll('main *')].filter(one => !one.closest('nav, svg') && (!one.checkVisibility() ||
+  one.scrollWidth > Math.max(one.clientWidth, one.offsetWidth))).map(one => one.outerHTML.slice(0, 200)));
 """
 
 
@@ -43,19 +51,32 @@ def opened(path: Path, *flags: str) -> subprocess.CompletedProcess[str]:
 def accessibility(text: str, path: Path, *, dark: bool = False, width: int = 1200) -> tuple[set[str], dict[str, list]]:
     """The rules of axe-core that hold on a page, and those that do not, with the pieces that break them.
 
-    The page's policy, which allows no script, is taken out of the copy that is opened; ``dark`` makes its dark colours
-    the only ones.
+    ``dark`` makes the page's dark colours the only ones.
     """
     script = axe_script()
     assert script is not None
+    tell = TELL.replace("RULES", json.dumps(RULES))
+    found = asked(text, path, script.read_text(), tell, medium=DARK if dark else "", width=width)
+    return set(found["passes"]), dict(found["violations"])
+
+
+def lost_in_print(text: str, path: Path) -> list[str]:
+    """The pieces of a page that are cut or collapsed where it is printed on A4 with margins of 1 cm."""
+    return asked(text, path, LOST, medium="@media print", width=718)
+
+
+def asked(text: str, path: Path, *scripts: str, medium: str, width: int) -> Any:
+    """What the last script, which calls ``tell``, found on a page on which the rules of ``medium`` hold.
+
+    The page's policy, which allows no script, is taken out of the copy that is opened.
+    """
     copy, taken = re.subn(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", text)
     assert taken == 1
-    if dark:
-        assert DARK in copy
-        copy = copy.replace(DARK, "@media all")
-    tell = TELL.replace("RULES", json.dumps(RULES))
-    path.write_text(copy.replace("</body>", f"<script>{script.read_text()}</script><script>{tell}</script></body>"))
+    if medium:
+        assert medium in copy
+        copy = copy.replace(medium, "@media all")
+    added = "".join(f"<script>{one}</script>" for one in (SHOW, *scripts))
+    path.write_text(copy.replace("</body>", f"{added}</body>"))
     shown = opened(path, "--virtual-time-budget=60000", f"--window-size={width},900").stdout
-    (found,) = re.findall(r'<pre id="axe-found">(.*?)</pre>', shown, re.DOTALL)
-    told = json.loads(unescape(found))
-    return set(told["passes"]), dict(told["violations"])
+    (found,) = re.findall(r'<pre id="told">(.*?)</pre>', shown, re.DOTALL)
+    return json.loads(unescape(found))

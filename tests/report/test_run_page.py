@@ -19,11 +19,11 @@ from tacita.ledger.statement import main_session
 from tacita.ledger.text_lines import rounded_up
 from tacita.random import Randomness
 from tacita.report.run_audit import UNREADABLE, RunAudit
-from tacita.report.run_charts import charts_of, score_chart
+from tacita.report.run_charts import charts_of, score_charts
 from tacita.report.run_numbers import RATES, RunNumbers
-from tacita.report.run_page import report_page
+from tacita.report.run_page import WITHHELD, report_page
 from tacita.tables import train_table
-from tests.report.browser import CHROMIUM, accessibility, axe_script, opened
+from tests.report.browser import CHROMIUM, accessibility, axe_script, lost_in_print, opened
 
 pytest.importorskip("matplotlib")
 HOSTILE = '<script>alert("x")</script> & "quoted"'
@@ -208,19 +208,21 @@ def test_the_trade_off_of_gaussian_pairs_stays_above_the_exact_one(runs):
     assert np.all(replace(runs[0], by_delta=pairs, curve=None).most_true_positives(rates) >= exact - 1e-12)
 
 
-def test_the_axis_of_scores_names_every_measure(runs):
+def test_each_measure_has_a_chart_of_its_own(runs):
     score = runs[1].fields["holdout_score"] | {"measure": "R2"}
     other = replace(runs[1], fields=runs[1].fields | {"holdout_score": score})
     assert runs[0].fields["holdout_score"]["measure"] == "accuracy"
-    assert "R2, accuracy" in score_chart([runs[0], other]).svg
+    charts = score_charts([runs[0], other, runs[0]])
+    assert [(chart.title, len(chart.rows)) for chart in charts] == [("Score: accuracy", 2), ("Score: R2", 1)]
 
 
 def test_auc_stands_beside_accuracy(runs):
     score = runs[0].fields["holdout_score"] | {"value": 0.8, "AUC": {"value": 0.912, "interval": [0.9, 0.93]}}
     run = replace(runs[0], fields=runs[0].fields | {"holdout_score": score})
     assert "accuracy 0.800, AUC 0.912" in Page(report_page([run])).text
-    assert score_chart([run]).rows[0][-2:] == ("0.912", "0.9 to 0.93")
-    assert score_chart([replace(run, fields=run.fields | {"holdout_score": score | {"AUC": 0}})]).rows[0][-1] == "-"
+    assert score_charts([run])[0].rows[0][-2:] == ("0.912", "0.9 to 0.93")
+    (without,) = score_charts([replace(run, fields=run.fields | {"holdout_score": score | {"AUC": 0}})])
+    assert without.rows[0][-1] == "-"
 
 
 def test_a_changed_run_is_not_shown_as_private(folder, tmp_path):
@@ -234,7 +236,9 @@ def test_a_changed_run_is_not_shown_as_private(folder, tmp_path):
     assert "No limit is guaranteed" in shown
     assert "Private, as stated" not in shown
     assert "Epsilon not verified" in shown
-    assert not {chart.title for chart in charts_of(run)} - {"Score"}
+    before, _ = shown.split(WITHHELD)
+    assert not [words for words in ("May leave", "Conditions", "Score", "Signature") if words in before]
+    assert not charts_of(run)
     (copy / "ledger.jsonl").write_bytes(b"{")
     assert "TAMPERED" in Page(report_page([RunNumbers.of(copy)])).text
 
@@ -245,7 +249,7 @@ def test_a_seeded_run_is_not_shown_as_private(settings, table):
     shown = Page(report_page([run])).text
     assert "Epsilon none (at most " in shown
     assert "There are no curves of epsilon, because nothing is guaranteed." in shown
-    assert not {chart.title for chart in charts_of(run)} - {"Score"}
+    assert not {chart.title for chart in charts_of(run)} - {"Score: accuracy"}
     assert "NOT PRIVATE No limit is guaranteed" in shown
     assert "Private, as stated" not in shown
 
@@ -275,6 +279,23 @@ def test_a_browser_shows_it_without_complaints(text, tmp_path):
     shown = opened(path)
     assert shown.stdout.count("<svg") == len(Page(text).of("svg"))
     assert "CONSOLE" not in shown.stderr
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+@pytest.mark.parametrize(
+    "broken",
+    ["", "details::details-content", "white-space: pre-wrap", ".4rem; overflow-wrap: anywhere"],
+    ids=lambda one: one or "none",
+)
+def test_nothing_on_the_page_is_lost_in_print(runs, tmp_path, broken):
+    """Whoever signs the page on paper has read all of the statement; without one of its rules of style, not all."""
+    run = replace(
+        runs[0], folder=tmp_path / "a_name_of_a_run_that_is_longer_than_a_cell", text=f"{runs[0].text}{'word ' * 90}"
+    )
+    text = report_page([run, runs[1]])
+    assert broken in text
+    lost = lost_in_print(text.replace(broken, "--no-rule") if broken else text, tmp_path / "report.html")
+    assert bool(lost) == bool(broken)
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")

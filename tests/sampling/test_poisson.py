@@ -98,7 +98,7 @@ def test_a_batch_size_given_as_rate_is_told_the_way_out():
         PoissonSampler(sample_rate=32, num_records=1000)
 
 
-@pytest.mark.parametrize("rate", [0, -0.1, float("nan"), float("inf"), True])
+@pytest.mark.parametrize("rate", [0, -0.1, float("nan"), float("inf"), True, "0.1"])
 def test_a_rate_that_is_none_is_refused(rate):
     with pytest.raises(ValueError, match=r"sample_rate must be in \(0, 1\]"):
         PoissonSampler(sample_rate=rate, num_records=1000)

@@ -44,6 +44,7 @@ def test_a_sound_table_has_none(checked):
         ([f"t{i % 3}" for i in range(ROWS)], None, None),
         ([str(i % 9) if i % 20 else "many" for i in range(ROWS)], ROWS // 20, "not numbers, in a column of numbers"),
         ([""] * ROWS, ROWS, "all of them missing"),
+        ([f"t{i % 3}" if i % 20 else "" for i in range(ROWS)], ROWS // 20, "missing cells"),
     ],
 )
 def test_a_column_is_named_with_what_is_odd(checked, cells, rows, words):

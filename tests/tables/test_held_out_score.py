@@ -5,10 +5,11 @@ import pytest
 import torch
 from torch import nn
 
+from tacita.ledger.constant_guess import like_a_guess
 from tacita.random import Randomness
 from tacita.tables import Schema, make_encoder
 from tacita.tables.encoding import Encoded
-from tacita.tables.held_out_score import _coins, exact_counts, not_stated
+from tacita.tables.held_out_score import _coins, exact, exact_counts, not_stated
 from tacita.tables.intervals import ScoreInterval
 from tacita.tables.plan import SPLIT
 from tacita.tables.score import CLASSES, COINS, LARGEST_ERROR, SCORES, Score
@@ -45,6 +46,23 @@ def test_the_counts_do_not_depend_on_how_the_file_is_cut(stream, sizes):
         name: values.tolist() for name, values in expected.items()
     }
     assert [found[name].sum().item() for name in (SCORES, CLASSES)] == [ROWS, ROWS]
+
+
+@pytest.mark.parametrize("learned", [True, False])
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_an_exact_score_is_weighed_against_a_constant_as_a_bought_one_is(task, learned):
+    classes = task == "classification"
+    encoder = make_encoder(Schema.loads("[target]\ncolumn='y'\nclasses=['a', 'b']")) if classes else NUMBER
+    answers = torch.arange(10) % 3 % 2 if classes else torch.linspace(-1.0, 1.0, 10)
+    everywhere = torch.ones(10, dtype=torch.bool)
+    rows = Encoded((2.0 * answers - 1 if classes else answers)[:, None], answers, everywhere, answers, everywhere)
+    model = nn.Linear(1, 1 + classes, bias=False)
+    model.weight.data = torch.tensor([[-1.0], [1.0]] if classes else [[1.0]]) * learned
+    found = exact(model, encoder, [rows], "on a file", public=True)
+    guess = {"label": "a", "value": 0.7} if classes else {"label": "the mean", "value": 0.0}
+    assert found["constant_guess"] == guess
+    assert found["value"] == pytest.approx(1.0 if learned else guess["value"], abs=1e-6)
+    assert like_a_guess(found) is not learned
 
 
 def test_no_held_out_row_is_a_count_of_zero(stream):

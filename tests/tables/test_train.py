@@ -4,6 +4,7 @@ import errno
 import importlib
 import json
 import os
+import re
 import stat
 import sys
 from collections.abc import Callable
@@ -216,6 +217,34 @@ def test_a_public_test_file_takes_no_row_from_the_training(settings, table) -> N
     assert any("outside the guarantee" in caveat for caveat in run.fields["caveats"])
     with pytest.raises(ValueError, match="test_file: data must be a file that exists"):
         train_table(settings(test_file="nowhere.csv", output="other"))
+
+
+@pytest.mark.parametrize(
+    ("label", "words"),
+    [
+        (r"\1.", "400 of 400 targets in column 'label' are none of the classes .*: 'no.', 'yes.'"),
+        ("", "no row has a target in column 'label'"),
+    ],
+    ids=["other labels", "no labels"],
+)
+def test_a_test_file_that_scores_nothing_stops_before_the_training(settings, table, label, words) -> None:
+    """UCI's own test file of Adult ends each label with a full stop; once it is mended, nothing is bought again."""
+    test, text = Path("test.csv"), table.read_text()
+    test.write_text(re.sub(r"(?m),(yes|no)$", f",{label}", text))
+    with pytest.raises(tacita.TacitaError, match=f"{words}. Stopped before the training; .* repeat the same command"):
+        train_table(settings(test_file="test.csv"))
+    bought = Path("run/preprocessing.json").read_bytes()
+    test.write_text(text)
+    assert train_table(settings(test_file="test.csv")).fields["queries_made"] == 4
+    assert Path("run/preprocessing.json").read_bytes() == bought
+
+
+def test_labels_of_a_test_file_that_are_no_classes_are_said(settings, table) -> None:
+    said: list[str] = []
+    Path("test.csv").write_text(re.sub(r"(?m),yes$", ",maybe", table.read_text()))
+    train_table(settings(test_file="test.csv"), say=said.append)
+    (words,) = (line for line in said if line.startswith("test_file: "))
+    assert words.endswith(": 'maybe'. Each counts as wrong")
 
 
 def test_a_score_outside_the_guarantee_is_repeated_in_the_statement(settings, table) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from tacita._whole_numbers import WHOLE
-from tacita.cli.outputs import check_file, exit_code, say_written
+from tacita.cli.outputs import check_file, exit_code, in_short, say_written
 from tacita.cli.train import FLAT, About
 from tacita.finetune.settings import Files, FinetuneSettings
 
@@ -65,6 +65,7 @@ def finetune(
     print(run.statement, end="")
     if not quiet:
         say_written(f"{settings.output}; tacita generate {settings.output} --prompt TEXT uses the model")
+        print(in_short(run.fields), file=sys.stderr)
     return exit_code(verdict(run.fields))
 
 

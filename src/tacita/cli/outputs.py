@@ -104,6 +104,15 @@ def exit_code(verdict: "Verdict") -> int:
     return NO_GUARANTEE
 
 
+def in_short(fields: Mapping[str, Any]) -> str:
+    """Return verdict, epsilon and score in a line, to stand below a statement that has scrolled them away."""
+    from tacita.ledger.run_sections import epsilon_in_words, score_in_words
+    from tacita.ledger.verdict import verdict
+
+    weighed, score = verdict(fields), score_in_words(fields.get("holdout_score"))
+    return f"verdict: {weighed.in_words()}; epsilon {epsilon_in_words(weighed)}; {score or 'no score'}"
+
+
 def say_written(path: str | os.PathLike[str]) -> None:
     """Print on standard error where a result was written."""
     print(f"written to {path}", file=sys.stderr, flush=True)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 WIDTH = 12  # of the first column of ``show``
 LEGEND = "column, importance (root mean square over the rows), lowest and highest value:"
+SOURCE = "from releases alone, at no cost; a date is a number of days since 1970-01-01"
 FLAG = Parameter(negative=())
 
 
@@ -108,10 +109,12 @@ def explain_run(
             replace_durably(Path(output), f"{words}\n".encode())
             say_written(output)
         return
-    lines = shape_in_words(one) if one is not None else largest_terms(model.shapes())
+    survey = model.preprocessing.survey
+    noise_std = 0.0 if survey is None else survey.noise_std
+    lines = shape_in_words(one) if one is not None else largest_terms(model.shapes(), noise_std)
     legend = "cell, value less the mean of all rows, rows:" if one is not None else LEGEND
     edited = [model.statement["headline"]] if model.written else []
-    print("\n".join([*edited, f"{units(model.encoder)}; from releases alone, at no cost", legend, *lines]))
+    print("\n".join([*edited, f"{units(model.encoder)}; {SOURCE}", legend, *lines]))
 
 
 def edit_run(
@@ -158,7 +161,7 @@ def _row(run: "RunOverview") -> tuple[str, ...]:
         weighed.in_words(),
         epsilon_in_words(weighed) if fields else "-",
         f"{fields['delta']:g}" if isinstance(fields.get("delta"), float) else "-",
-        score_in_words(run.score) or "-",
+        (score_in_words(run.score) if weighed.verified else None) or "-",
     )
 
 
@@ -168,13 +171,13 @@ def _summary(run: "RunOverview", checked: "Checked") -> dict[str, str]:
     fields, faults = run.fields, checked.faults
     return {
         "run": f"{run.folder} ({_part(fields, 'run', 'id')}, {_part(fields, 'run', 'date')})",
-        "state": "finished, verified" if not faults else f"CHANGED: {'; '.join(faults)}",
+        "state": "finished, verified" if not faults else f"TAMPERED: {'; '.join(faults)}",
         "verdict": checked.verdict.in_words(),
         "guarantee": f"epsilon {epsilon_in_words(checked.verdict)} at delta {fields.get('delta')}, "
         f"{fields.get('neighboring_relation')}, {fields.get('privacy_unit')}",
         "risk": risk_in_words(fields, checked.verdict),
         "model": _model_in_words(fields),
-        "score": score_in_words(run.score) or "none",
+        "score": (score_in_words(run.score) or "none") if checked.verdict.verified else "not verified",
         **({"edited": fields["headline"]} if "edits" in fields else {}),
         **({"note": "; ".join(checked.notes)} if checked.notes else {}),
         "more": f"tacita statement {run.folder}",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from tacita.cli.names import names_of
-from tacita.cli.outputs import exit_code
+from tacita.cli.outputs import exit_code, in_short
 from tacita.cli.trust import check_code
 from tacita.tables.settings import DATA, RUN, TableSettings, flags, lists_of_names, parse_toml, read_text
 
@@ -118,6 +118,7 @@ def _train(settings: TableSettings, *, quiet: bool) -> int:
         )
     elif not quiet:
         _say(f"written to {settings.output}; tacita predict {settings.output} FILE --output scored.csv uses the model")
+        _say(in_short(run.fields))
     return exit_code(verdict(run.fields))
 
 

@@ -295,9 +295,11 @@ def _refuse(charges: Sequence[Charge], most: float, delta: float, name: str) -> 
 def _refuse_divergence(charges: Sequence[Charge], rule: "Filter") -> None:
     divergence = worst_divergence(charges, rule)
     if not divergence <= rule.budget:
+        epsilon = rule.epsilon(rule.max_delta, divergence)
         raise BudgetExceededError(
-            f"a divergence of {divergence:.6g} would exceed the filter's budget {rule.budget:.6g} "
-            f"({rule.name}). Plan fewer queries, or add more noise."
+            f"epsilon {epsilon:.6g} at delta {rule.max_delta:g} would exceed the cap: epsilon {rule.max_epsilon:g} "
+            f"({rule.name}: a divergence of {divergence:.6g} in a budget of {rule.budget:.6g}). "
+            "Plan fewer queries, or add more noise."
         )
 
 

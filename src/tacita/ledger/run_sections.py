@@ -197,7 +197,7 @@ def epsilon_in_words(weighed: Verdict) -> str:
         ('at most 1', 'not verified')
     """
     bound = "infinity" if weighed.epsilon is None else f"at most {rounded_up(weighed.epsilon)}"
-    if weighed.word in ("changed", "ledger not intact"):
+    if not weighed.verified:
         return "not verified"
     if weighed.word == "refuted":
         return f"refuted ({bound} was claimed)"

@@ -33,6 +33,11 @@ class Verdict:
         return self.word.startswith("private")
 
     @property
+    def verified(self) -> bool:
+        """Whether anything that the files say is known to be what was sealed."""
+        return self.word not in ("changed", "ledger not intact")
+
+    @property
     def good(self) -> bool:
         """Whether a badge may be green: private, and nothing to say beside it."""
         return self.word == "private" and not self.warnings

@@ -6,6 +6,7 @@ serve, and ``fit`` raises where they are missing. What a row holds never raises;
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from tacita import _validate
 from tacita.accounting import NeighboringRelation
 from tacita.errors import LedgerError
 from tacita.ledger import Ledger, Session, statement
+from tacita.ledger.text_lines import names_in_words
 from tacita.linear.row_blocks import RowBlocks, as_row_blocks
 from tacita.linear_model import rules
 from tacita.linear_model.answers import read_weights
@@ -79,10 +81,10 @@ class PrivateEstimator(BaseEstimator):
 
     def _poor_of_200_rows(self) -> bool:
         """Return whether the score on so few rows, by which scikit-learn's checks judge a model, may be poor."""
-        return (self.epsilon or 0.0) < GOOD_OF_200_ROWS
+        return not isinstance(self.epsilon, Real) or self.epsilon < GOOD_OF_200_ROWS  # checked in fit alone
 
     def _check_privacy(self) -> None:
-        """Raise ``ValueError`` if the budget is missing, or given twice."""
+        """Raise ``ValueError`` if the budget is missing, given twice, or no number."""
         if self.delta is None or (self.epsilon is None and self.rho is None):
             raise ValueError(
                 f"epsilon and delta must be given: {type(self).__name__}(epsilon=1.0, delta=1e-6), say, with delta "
@@ -90,6 +92,7 @@ class PrivateEstimator(BaseEstimator):
             )
         if self.epsilon is not None and self.rho is not None:
             raise ValueError(f"epsilon and rho must not both be given, got {self.epsilon} and {self.rho}.")
+        _validate.positive(*(("rho", self.rho) if self.epsilon is None else ("epsilon", self.epsilon)))  # type: ignore[arg-type]
         if self.neighboring_relation not in RELATIONS:
             raise ValueError(
                 f"neighboring_relation must be one of {', '.join(RELATIONS)}, got {self.neighboring_relation!r}: the "
@@ -126,7 +129,12 @@ class PrivateEstimator(BaseEstimator):
                 f"{self.neighboring_relation}."
             )
         self.ledger_ = ledger  # also of a fit that raises after a release
-        randomness = Randomness.system() if self.insecure_seed is None else Randomness.insecure(int(self.insecure_seed))
+        seed = self.insecure_seed
+        randomness = (
+            Randomness.system()
+            if seed is None
+            else Randomness.insecure(_validate.count("insecure_seed", seed, at_least=0))
+        )
         named = {name: repr(value) for name, value in self.get_params().items() if name != "ledger"}
         return Paying(ledger, budget, num_records, randomness, {"estimator": type(self).__name__, **named})
 
@@ -148,14 +156,43 @@ class PrivateEstimator(BaseEstimator):
         return as_row_blocks(self._numbers(X, reset=reset, accept_sparse="csr"))
 
     def _numbers(self, X: Any, **more: Any) -> Any:
-        """Return ``X`` as scikit-learn reads it, float64 or float32, without its warnings of what a row holds."""
-        if getattr(X, "ndim", 2) < 2:  # scikit-learn's message would quote entries
-            raise ValueError(
-                f"Expected 2D array, got {X.ndim}D array instead. Reshape your data: X.reshape(-1, 1) if it has one "
-                "column, X.reshape(1, -1) if it is one row."
-            )
+        """Return ``X`` as scikit-learn reads it, float64 or float32, without its warnings of what a row holds.
+
+        Raises:
+            ValueError: ``X`` is no table of numbers. scikit-learn's message would quote entries.
+        """
         with np.errstate(all="ignore"):
-            return validate_data(self, X, dtype=[np.float64, np.float32], ensure_all_finite=False, **more)
+            try:
+                return validate_data(self, X, dtype=[np.float64, np.float32], ensure_all_finite=False, **more)
+            except ValueError:
+                if why := _no_table(X):
+                    raise ValueError(why) from None
+                raise
+
+
+def _no_table(X: Any) -> str:
+    """Say why ``X`` is no table of numbers, without a word of what it holds; empty if it is one."""
+    if _holds_numbers(X):
+        axes = getattr(X, "ndim", 0) or np.ndim(X)
+        words = (
+            f"Expected 2D array, got {axes}D array instead. Reshape your data: X.reshape(-1, 1) if it has one column, "
+            "X.reshape(1, -1) if it is one row."
+        )
+        return words if axes < 2 else ""
+    texts = [str(name) for name in getattr(X, "columns", ()) if not _holds_numbers(X[name])]
+    where = f"; columns with something else: {names_in_words(texts)}" if texts else ""
+    return (
+        f"X must hold numbers alone{where}. Turn texts into numbers first: "
+        "sklearn.preprocessing.OneHotEncoder(categories=[...]), say, with categories that are public."
+    )
+
+
+def _holds_numbers(X: Any) -> bool:
+    try:
+        np.asarray(X.data if hasattr(X, "tocsr") else X, np.float64)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -246,6 +283,8 @@ class PrivateLinearModel(PrivateEstimator):
                     "may overflow. Scale the columns by public numbers."
                 )
         _validate.non_negative("alpha", self.alpha)
+        if not isinstance(self.fit_intercept, bool | np.bool_):
+            raise ValueError(f"fit_intercept must be True or False, got {self.fit_intercept!r}.")
         if self.max_sample_weight is not None:
             _validate.positive("max_sample_weight", self.max_sample_weight)
 

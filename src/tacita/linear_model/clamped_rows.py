@@ -43,7 +43,10 @@ def declared_scale(column_scale: Any, columns: int) -> np.ndarray | None:
     """
     if column_scale is None:
         return None
-    declared = np.broadcast_to(np.asarray(column_scale, np.float64), (columns,)).copy()
+    sizes = np.asarray(column_scale)
+    if sizes.dtype.kind not in "fiu" or sizes.shape not in ((), (columns,)):
+        raise ValueError(f"column_scale must be a number, or one for each of {columns} columns.")
+    declared = np.broadcast_to(sizes.astype(np.float64), (columns,))
     for one in declared:
         _validate.positive("column_scale", float(one))
     return declared

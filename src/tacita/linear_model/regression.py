@@ -83,7 +83,10 @@ class PrivateRegressor(RegressorMixin, PrivateLinearModel, ABC):
         """Return the middle and half the width of the declared range of targets; ``None`` if it is bought."""
         if self.target_range is None:
             return None
-        low, high = (float(end) for end in self.target_range)
+        try:
+            low, high = (float(end) for end in self.target_range)
+        except (TypeError, ValueError):
+            raise ValueError(f"target_range must be two numbers, (low, high), got {self.target_range!r}.") from None
         return (low + high) / 2, _validate.positive("target_range[1] - target_range[0]", high - low) / 2
 
     def predict(self, X: Any) -> np.ndarray:

@@ -26,21 +26,24 @@ h1 { margin: 1.2rem 0 .2rem; line-height: 1.2; } h2 { margin: 2.4rem 0 .4rem; } 
 .verdict p { margin: .2rem 0; color: var(--ink); }
 dl { display: grid; grid-template-columns: minmax(8rem, 14rem) 1fr; gap: .2rem 1rem; margin: .4rem 0; }
 dt { font-weight: 600; } dd { margin: 0; overflow-wrap: anywhere; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 1.2rem; }
+.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 26rem), 1fr)); gap: 1.2rem; }
 img { max-width: 100%; height: auto; background: #fff; }
 figure { margin: 0; } figcaption { font-size: .92rem; } svg { width: 100%; height: auto; } .tip:hover { opacity: .6; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid var(--line); }
 input[type=range] { width: min(24rem, 70%); accent-color: var(--link); }
 details { margin: .4rem 0; } summary { cursor: pointer; } pre { background: var(--soft); padding: .8rem;
-  overflow-x: auto; font-size: .8rem; line-height: 1.35; }
+  white-space: pre-wrap; overflow-wrap: anywhere; font-size: .8rem; line-height: 1.35; }
 .sign { display: grid; grid-template-columns: repeat(3, 1fr); gap: 1.5rem; margin-top: 2.6rem; }
 .sign span { border-top: 1px solid currentColor; font-size: .85rem; }
 @media (max-width: 40rem) { dl { grid-template-columns: 1fr; } dd { margin-bottom: .4rem; } .sign { gap: .6rem; } }
-@media print { :root { --ink: #000; --paper: #fff; --line: #777; --soft: #fff; --good: #000; --bad: #000; }
-  body { font-size: 10pt; line-height: 1.35; } .first { break-after: page; font-size: 9pt; line-height: 1.25; }
-  .first :is(h3, ul, p) { margin-block: 0.5rem; } .charts {
-  grid-template-columns: 1fr 1fr; } figure, tr { break-inside: avoid; }
+@media print { :root { color-scheme: light; --ink: #000; --paper: #fff; --line: #777; --soft: #fff; --good: #000;
+  --bad: #000; } body { font-size: 10pt; line-height: 1.35; } .first { break-after: page; font-size: 9pt;
+  line-height: 1.25; } .first :is(h3, ul, p) { margin-block: 0.5rem; } .charts {
+  grid-template-columns: repeat(2, minmax(0, 1fr)); } figure, tr { break-inside: avoid; }
+  details::details-content { content-visibility: visible; block-size: auto; } summary { list-style: none; }
+  .wide { overflow: visible; } table { font-size: 8pt; } th, td { padding-right: .4rem; overflow-wrap: anywhere; }
+  section[id] ~ section, nav ~ section { break-before: page; } pre { padding: 0; font-size: 7.5pt; }
   .skip, nav { display: none; } h1 { margin-top: 0; } h2 { margin-top: 1rem; } }
 """
 

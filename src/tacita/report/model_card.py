@@ -34,7 +34,7 @@ def model_card(fields: Mapping[str, Any], weighed: Verdict, name: str) -> str:
     """
     about, run = _mapping(fields.get("about")), _mapping(fields.get("run"))
     dataset, relation = _mapping(fields.get("dataset")), fields.get("neighboring_relation")
-    score = fields.get("holdout_score")
+    score = fields.get("holdout_score") if weighed.verified else "not verified"
     columns = _mapping(fields.get("columns"))
     sections = {
         "Model details": _facts(
@@ -79,7 +79,7 @@ def model_card(fields: Mapping[str, Any], weighed: Verdict, name: str) -> str:
                 f"Not verified: {NOT_VERIFIED[0].lower()}{NOT_VERIFIED[1:]}",
             ]
         ),
-        "Files": _facts(files_in_words(fields)),
+        "Files": _facts(files_in_words(fields)) if weighed.verified else "",
     }
     body = "\n".join(f"\n## {title}\n\n{text}" for title, text in sections.items() if text)
     return f"# Model card: {_plain(name)}\n{body}\n"

@@ -39,8 +39,8 @@ class RunChart:
 def charts_of(run: RunNumbers) -> list[RunChart]:
     """Return the charts that the run has numbers for; without a guarantee there are none of epsilon."""
     curves = (_by_delta, _tradeoff, _by_steps, _by_session) if run.verdict.guaranteed else ()
-    found = (*(curve(run) for curve in curves), _public_losses(run), score_chart([run]))
-    return [chart for chart in found if chart is not None]
+    found = (*(curve(run) for curve in curves), _public_losses(run))
+    return [*(chart for chart in found if chart is not None), *score_charts([run])]
 
 
 def _by_delta(run: RunNumbers) -> RunChart | None:
@@ -139,32 +139,38 @@ def _by_session(run: RunNumbers) -> RunChart | None:
     return RunChart("Where the budget went", says, _svg(draw), ("session", "epsilon alone", "share"), rows)
 
 
-def score_chart(runs: Sequence[RunNumbers]) -> RunChart | None:
-    """Return the scores of runs with their intervals, beside a constant guess; ``None`` if no run has a score."""
-    found = [(run.folder.name, run.fields.get("holdout_score")) for run in runs]
-    scores = [(name, score) for name, score in found if isinstance(score, dict) and score.get("value") is not None]
-    if not scores:
-        return None
+def score_charts(runs: Sequence[RunNumbers]) -> list[RunChart]:
+    """Return a chart for each measure: the scores of runs with their intervals, beside a constant guess."""
+    found = [(run.folder.name, run.fields.get("holdout_score")) for run in runs if run.verdict.verified]
+    by_measure: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+    for name, score in found:
+        if isinstance(score, dict) and score.get("value") is not None:
+            by_measure.setdefault(str(score.get("measure", "score")), []).append((name, score))
+    return [_score_chart(measure, scores) for measure, scores in by_measure.items()]
+
+
+def _score_chart(measure: str, scores: Sequence[tuple[str, dict[str, Any]]]) -> RunChart:
     rows = tuple(_score_row(name, score) for name, score in scores)
-    measures = {str(score.get("measure", "score")) for _, score in scores}
 
     def draw(axes: Any) -> None:
         places = range(len(scores))
         for place, (name, score) in zip(places, scores, strict=True):
             low, high = score.get("interval", (score["value"], score["value"]))
-            axes.plot([low, high], [place, place], color=PALETTE[0], linewidth=5, alpha=0.4)
+            axes.plot([low, high], [place, place], color=PALETTE[0], linewidth=5, alpha=0.6)
             _points(axes, [score["value"]], [place], [", ".join(_score_row(name, score)[:4])])
             guess = score.get("constant_guess")
             if isinstance(guess, dict):
                 axes.plot([guess["value"]] * 2, [place - 0.3, place + 0.3], color=PALETTE[1], linewidth=2)
         axes.set_yticks(list(places), [name for name, _ in scores])
-        axes.set(ylim=(-0.6, len(scores) - 0.4), xlabel=", ".join(sorted(measures)))
+        axes.set(ylim=(-0.6, len(scores) - 0.4), xlabel=measure)
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
 
     says = "The held-out score with its interval (band), beside that of a constant guess (orange line)."
     svg = _svg(draw, height=1.4 + 0.4 * len(scores))
-    return RunChart("Score", says, svg, ("run", "score", "interval", "constant guess", "AUC", "its interval"), rows)
+    return RunChart(
+        f"Score: {measure}", says, svg, ("run", "score", "interval", "constant guess", "AUC", "its interval"), rows
+    )
 
 
 def _score_row(name: str, score: dict[str, Any]) -> tuple[str, ...]:

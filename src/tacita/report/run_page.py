@@ -19,7 +19,7 @@ from tacita.ledger.sections import NEIGHBOURS
 from tacita.ledger.text_lines import names_in_words
 from tacita.report.html_page import bullets, facts, page, table
 from tacita.report.run_audit import ANOTHER, UNSEALED, RunAudit
-from tacita.report.run_charts import RunChart, charts_of, score_chart, with_own_ids
+from tacita.report.run_charts import RunChart, charts_of, score_charts, with_own_ids
 from tacita.report.run_numbers import RunNumbers
 
 VERDICTS = {
@@ -34,6 +34,7 @@ VERDICTS = {
     "refuted": "REFUTED: an audit measured more than is claimed",
 }
 OUTSIDE = "It is not part of the sealed ledger."
+WITHHELD = "Nothing else is said here: what the files say now, nobody sealed. The statement below shows what they say."
 
 
 def report_page(runs: Sequence[RunNumbers]) -> str:
@@ -55,12 +56,15 @@ def _comparison(runs: Sequence[RunNumbers]) -> str:
         for run in runs
     ]
     header = ("run", "verdict", "epsilon", "delta", "score")
-    chart = score_chart(runs)
-    shown = "" if chart is None else f'<div class="charts">{_figure(chart, "all", "all runs")}</div>'
-    return f"<h2>Comparison</h2>{table(header, rows, 'Runs beside each other')}{shown}"
+    shown = "".join(_figure(chart, f"all-{place}", "all runs") for place, chart in enumerate(score_charts(runs)))
+    return f'<h2>Comparison</h2>{table(header, rows, "Runs beside each other")}<div class="charts">{shown}</div>'
 
 
 def _section(run: RunNumbers, place: int) -> str:
+    opened = f'<section id="run-{place}" aria-label="{escape(run.folder.name)}">'
+    if not run.verdict.verified:
+        said = f"{facts({'Epsilon': epsilon_in_words(run.verdict)})}<p>{WITHHELD}</p>{_whole(run)}"
+        return f"{opened}<h2>{escape(run.folder.name)}</h2>{_verdict_box(run)}{said}</section>"
     charts = "".join(
         _figure(chart, f"{place}-{number}", run.folder.name) for number, chart in enumerate(charts_of(run))
     )
@@ -70,7 +74,7 @@ def _section(run: RunNumbers, place: int) -> str:
     elif run.fields.get("conditions"):
         note = "<p>The curves hold only under the conditions above.</p>"
     return (
-        f'<section id="run-{place}" aria-label="{escape(run.folder.name)}"><div class="first">{_first(run)}</div>'
+        f'{opened}<div class="first">{_first(run)}</div>'
         f'<h2>Charts</h2>{note}<div class="charts">{charts}</div>{_rest(run)}</section>'
     )
 
@@ -141,9 +145,12 @@ def _rest(run: RunNumbers) -> str:
         f"<h2>Caveats</h2>{bullets(fields.get('caveats') or ['none'])}{_audit(run.audit)}{listed}"
         f"<details><summary>Bought from the data</summary>{bullets(fields.get('purchases') or ['nothing'])}</details>"
         f"<details><summary>Settings chosen by tacita</summary>{bullets(fields.get('chosen_by_tacita') or ['none'])}"
-        f"</details><details open><summary>The whole statement</summary><pre tabindex='0' role='region' "
-        f'aria-label="The whole statement of {escape(run.folder.name)}">{escape(run.text)}</pre></details>'
+        f"</details>{_whole(run)}"
     )
+
+
+def _whole(run: RunNumbers) -> str:
+    return f"<details open><summary>The whole statement</summary><pre>{escape(run.text)}</pre></details>"
 
 
 def _audit(audit: RunAudit | None) -> str:
@@ -170,4 +177,4 @@ def _verdict(run: RunNumbers) -> str:
 
 
 def _score(run: RunNumbers) -> str:
-    return score_in_words(run.fields.get("holdout_score")) or "none"
+    return (score_in_words(run.fields.get("holdout_score")) or "none") if run.verdict.verified else "not verified"

@@ -5,6 +5,7 @@ Source: Abadi et al. (2016), Section 3.1, https://arxiv.org/abs/1607.00133.
 """
 
 from dataclasses import dataclass, field
+from numbers import Real
 
 import numpy as np
 
@@ -168,7 +169,8 @@ def _rate(num_records: int, sample_rate: float | None, expected_batch_size: floa
             f"got {sample_rate!r} and {expected_batch_size!r}."
         )
     if sample_rate is not None:
-        hint = f"For {sample_rate} samples a step set expected_batch_size={sample_rate}." if sample_rate > 1 else ""
+        many = isinstance(sample_rate, Real) and sample_rate > 1
+        hint = f"For {sample_rate} samples a step set expected_batch_size={sample_rate}." if many else ""
         return float(_validate.probability("sample_rate", sample_rate, hint=hint))
     size = _validate.positive("expected_batch_size", expected_batch_size)  # type: ignore[arg-type]
     if size > num_records:

@@ -30,7 +30,7 @@ class Report:
     def __str__(self) -> str:
         head = "NOT PRIVATE: computed from the rows themselves, for the holder of the data alone."
         body = [f"  {finding}" for finding in self.findings] or ["  nothing odd"]
-        return "\n".join([head, f"{self.rows} records", *body])
+        return "\n".join([head, f"{self.rows} record{'s' * (self.rows != 1)}", *body])
 
 
 def check(table: Table, schema: Schema) -> Report:

@@ -4,6 +4,7 @@ All of it is public; only the structure of the file is used.
 """
 
 from tacita.ledger import Ledger, Session
+from tacita.ledger.text_lines import names_in_words
 from tacita.tables import rules
 from tacita.tables.lean_survey import GROUP_STANDS_OUT
 from tacita.tables.models import check_model
@@ -12,9 +13,10 @@ from tacita.tables.rules import HOLDOUT
 from tacita.tables.settings import TableSettings
 from tacita.tables.source import check_additive, declared_schema, open_source, read_test, unit_in_words
 from tacita.tables.survey import LEAN
+from tacita.tables.table import Table
 from tacita.tables.table_statement import classes_as_given
 
-MANY = 20  # columns; from here on the dry run advises to declare or drop some
+MANY = 20  # columns: from here on the dry run advises to declare or drop some; targets: more are not listed
 
 
 def plan_in_words(settings: TableSettings) -> str:
@@ -30,8 +32,7 @@ def plan_in_words(settings: TableSettings) -> str:
     check_additive(settings, source)
     plan = TablePlan.of(settings, source)
     check_model(settings.model)
-    if settings.test_file is not None:
-        read_test(settings.test_file, source)
+    test = None if settings.test_file is None else read_test(settings.test_file, source)
     ledger = Ledger(neighboring_relation=settings.neighboring_relation, privacy_unit=unit_in_words(source.schema))
     plan.register(ledger, {}, secure=True)
     target = source.schema.target
@@ -47,12 +48,20 @@ def plan_in_words(settings: TableSettings) -> str:
         "where the budget goes (noise is given as its standard deviation):",
         *(f"  {_cost(one, plan)}" for one in ledger.sessions),
         *(["  hardened: all noise is drawn as whole steps of a grid"] if plan.form.on_grid else []),
+        *([] if test is None else [_test_in_words(test, target.column, settings.test_file)]),
         *what_survives(plan),
         *([plan.noise_in_words] if plan.noise_in_words else []),
         f"training: {settings.model}; " + ", ".join(rules.training(settings).chosen or ("all settings given",)),
         "dry run: nothing was spent, nothing was written",
     ]
     return "".join(f"{line}\n" for line in lines)
+
+
+def _test_in_words(test: Table, column: str, name: str | None) -> str:
+    """Say what the exact score will be computed on; the file is declared public, so that it may be quoted."""
+    targets, score = test.column(column).texts()[1], f"score: exact, on the {test.num_rows:,} rows of {name}"
+    few = "" if len(targets) > MANY else f", with the targets {names_in_words(map(repr, targets))}"
+    return f"{score}{few}: at no cost, outside the guarantee, since you declare the file public"
 
 
 def _cost(session: Session, plan: TablePlan) -> str:

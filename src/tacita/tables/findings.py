@@ -70,15 +70,18 @@ def garbled(name: str, table: Table, schema: Schema) -> Iterator[Finding]:
 
 
 def worth(name: str, table: Table, schema: Schema) -> Iterator[Finding]:
-    """Find whether a column is constant, different in every row, of mixed type, or likely to be dropped."""
+    """Find whether a column is constant, different in every row, of mixed type, short of cells, or to be dropped."""
     column, spec = table.column(name), schema.columns.get(name)
     _, kinds = column.numbers(schema.missing, schema.date_format(name))
     there = table.valid & (kinds != MISSING)
     counts = column.counts(there)
     rows, numbers = int(there.sum()), int((there & (kinds == NUMBER)).sum())
-    if not rows and table.valid.any():
-        words = "cells, all of them missing: training drops the column. Leave it out (--drop)"
-        yield Finding(name, words, int(table.valid.sum()), ())
+    odd = np.flatnonzero(there & (kinds == TEXT))
+    missing = int(table.valid.sum()) - rows
+    if missing and not rows:
+        yield Finding(name, "cells, all of them missing: training drops the column. Leave it out (--drop)", missing, ())
+    elif missing and spec is None:
+        yield Finding(name, "missing cells", missing, ())
     if rows < ENOUGH:
         return
     declared = spec is not None and spec.complete
@@ -102,7 +105,7 @@ def worth(name: str, table: Table, schema: Schema) -> Iterator[Finding]:
             f"cells are numbers and {rows - numbers} are texts: the noise decides which of the two the column is taken "
             "for. Declare its kind in a schema",
             numbers,
-            (),
+            tuple(map(repr, column.take(odd).texts()[1][:3])),
         )
     elif not declared and numbers < rows / 2 and max(counts.values()) < OFTEN:
         yield Finding(
@@ -112,12 +115,9 @@ def worth(name: str, table: Table, schema: Schema) -> Iterator[Finding]:
             len(counts),
             (),
         )
-    elif spec is None and numbers < rows:
-        odd = np.flatnonzero(there & (kinds == TEXT))
-        if numbers > rows / 2:
-            _, texts = column.take(odd).texts()
-            problem = "cells are not numbers, in a column of numbers: taken as missing"
-            yield Finding(name, problem, len(odd), tuple(map(repr, texts[:3])))
+    elif spec is None and rows / 2 < numbers < rows:
+        problem = "cells are not numbers, in a column of numbers: taken as missing"
+        yield Finding(name, problem, len(odd), tuple(map(repr, column.take(odd).texts()[1][:3])))
 
 
 def other_notation(name: str, column: Column, texts: np.ndarray, schema: Schema) -> Finding | None:

@@ -162,10 +162,11 @@ def exact(model: nn.Module, encoder: Encoder, chunks: Iterable[Encoded], how: st
     ``public`` says whether the rows were declared public; if not, the statement's verdict says so, too.
     """
     rows = _scored(model, encoder, chunks)
-    area = _area(encoder, *rows)
+    value, area = _value(encoder, *rows), _area(encoder, *rows)
     return {
         "measure": measure(encoder),
-        "value": _value(encoder, *rows),
+        "value": value,
+        **({} if value is None else {"constant_guess": _exact_guess(encoder, *rows[1:])}),
         **({} if area is None else {"AUC": {"value": area}}),
         "private": False,
         "of_rows": "public" if public else "private",
@@ -197,6 +198,14 @@ def _value(encoder: Encoder, found: np.ndarray, target: np.ndarray, known: np.nd
     predicted, numbers = found[known, 0], target[known]
     spread = float(np.square(numbers - numbers.mean()).sum()) if len(numbers) else 0.0
     return 1 - float(np.square(predicted - numbers).sum()) / spread if spread > 0 else None
+
+
+def _exact_guess(encoder: Encoder, target: np.ndarray, known: np.ndarray) -> dict[str, Any]:
+    """Return the best constant prediction of the rows that are scored, and its score."""
+    if encoder.task != "classification":
+        return {"label": "the mean", "value": 0.0}
+    sizes = np.bincount(target[known], minlength=len(encoder.classes))
+    return {"label": encoder.classes[int(sizes.argmax())], "value": float(sizes.max() / len(target))}
 
 
 def _area(encoder: Encoder, found: np.ndarray, target: np.ndarray, known: np.ndarray) -> float | None:

@@ -7,6 +7,7 @@ target and of the lines that are no row, and the texts that were released show b
 from collections.abc import Mapping
 
 from tacita.ledger.text_lines import names_in_words
+from tacita.tables.encoding import Encoded, Encoder
 from tacita.tables.findings import GARBLED, RARE
 from tacita.tables.intervals import fewest_for_curve
 from tacita.tables.json_lines import JsonLinesFile
@@ -15,9 +16,11 @@ from tacita.tables.preprocessing import Preprocessing
 from tacita.tables.rules import HOLDOUT
 from tacita.tables.score import CLASSES, ODDS
 from tacita.tables.source import TableSource
+from tacita.tables.table import Table
 from tacita.tables.task import SEEN
 
 SURE = 4.0  # noise standard deviations: a count above them is said, wrongly in one run of 30,000
+NAMED, LONGEST = 3, 40  # targets of a public file that are quoted, and how much of each
 SHOWN = "tacita check shows them, to the holder of the data alone"
 
 
@@ -47,6 +50,28 @@ def nothing_to_train_on(preprocessing: Preprocessing, source: TableSource) -> st
             f"{survey.target_threshold or 0:.0f} rows: more rows, a larger epsilon, or labels as given (--classes) help"
         )
     return None if encoder.num_features else "no column stood out of the noise"
+
+
+def unknown_targets(encoder: Encoder, test: Table, rows: Encoded) -> str | None:
+    """Say how many targets of a public test file the model cannot predict, with examples; ``None`` if there are none.
+
+    The classes were bought or declared, and the file is declared public, so that its rows may be counted and quoted.
+    """
+    assert encoder.target is not None
+    assert rows.labelled is not None
+    labelled, column = rows.labelled.numpy(), encoder.target.column
+    lost = labelled & ~rows.valid.numpy()
+    if not labelled.any():
+        return f"test_file: no row has a target in column {column!r}"
+    if not lost.any():
+        return None
+    found = sorted(test.column(column).counts(lost).items(), key=lambda one: (-one[1], one[0]))
+    quoted = ", ".join(repr(text[:LONGEST]) for text, _ in found[:NAMED]) + (
+        " and others" if len(found) > NAMED else ""
+    )
+    classes = names_in_words(map(repr, encoder.classes))
+    what = f"none of the classes ({classes})" if encoder.task == "classification" else "no numbers"
+    return f"test_file: {lost.sum():,} of {labelled.sum():,} targets in column {column!r} are {what}: {quoted}"
 
 
 def rare_class(preprocessing: Preprocessing, noise_std: Mapping[str, float] | None) -> list[str]:

@@ -7,6 +7,7 @@ character). Nothing is guessed from the rows: delimiter, quote, encoding and hea
 width does not count. The parsers' own messages, which quote cells, are never shown.
 """
 
+import re
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
@@ -88,10 +89,20 @@ def _first_line(path: Path, reading: FileFormat) -> str | None:
     block = next(iter(blocks(path)), None)
     if block is None:
         return None
-    for start, what in _BINARY.items():
-        if block.startswith(start) and not block.partition(b"\n")[0].isascii():
-            raise DataStructureError(f"data must be a text file, got {str(path)!r}, which looks like {what}.")
     line = block.partition(b"\n")[0]
+    for start, what in _BINARY.items():
+        if block.startswith(start) and not line.isascii():
+            raise DataStructureError(f"data must be a text file, got {str(path)!r}, which looks as if it were {what}.")
+    if _JSON.match(block):
+        raise DataStructureError(
+            f"data must be a CSV, got {str(path)!r}, which begins as JSON does: write it as JSON lines, one object a "
+            'line and no array (pandas: to_json(path, orient="records", lines=True)), and let its name end in .jsonl.'
+        )
+    if b"\r" in line.rstrip(b"\r"):
+        raise DataStructureError(
+            f"data must have lines that end in \\n or \\r\\n, got {str(path)!r}, where \\r stands inside the first: "
+            "save it with other line ends."
+        )
     if b"\0" in line:
         raise DataStructureError(
             f"data must be a text file in {reading.encoding}, got {str(path)!r}, whose first line holds zero bytes: a "
@@ -102,10 +113,9 @@ def _first_line(path: Path, reading: FileFormat) -> str | None:
 
 def _header(line: str | None, reading: FileFormat) -> tuple[str, ...]:
     """Return the names in the first line. Messages give positions and no names, because the line may be a record."""
-    if line is None:
-        raise DataStructureError(
-            f"data is empty: the file must have a header line with the columns' names. {_NO_HEADER}"
-        )
+    if line is None or not line.strip():
+        what = "data is empty" if line is None else "the first line of data is empty"
+        raise DataStructureError(f"{what}: the file must have a header line with the columns' names. {_NO_HEADER}")
     names = tuple(cell.strip() for cell in split_line(line, reading))
     if any(parse_number(name) is not None for name in names):
         raise DataStructureError(
@@ -134,4 +144,5 @@ def _check_there(path: Path) -> None:
         raise DataStructureError(f"data must be a file, got the folder {str(path)!r}.")
 
 
+_JSON = re.compile(rb'\s*(\[\s*[\[{]|\{\s*["}])')  # an array of rows, or an object
 _NO_HEADER = "For a file without a header line give the names with --columns (columns, in a config or schema file)."

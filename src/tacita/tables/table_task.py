@@ -33,7 +33,7 @@ from tacita.tables.encoded_rows import EncodedRows, encode_rows
 from tacita.tables.encoder_rules import make_additive_encoder, make_encoder, public_rows
 from tacita.tables.encoding import Encoded, Encoder
 from tacita.tables.features import NumberTarget
-from tacita.tables.lost_rows import nothing_to_train_on, rare_class
+from tacita.tables.lost_rows import nothing_to_train_on, rare_class, unknown_targets
 from tacita.tables.models import ModelSpec, loss_fn
 from tacita.tables.plan import KEPT, SPLIT, Sessions, TablePlan
 from tacita.tables.preprocessing import Preprocessing
@@ -55,6 +55,11 @@ from tacita.training.loop import Checkpoints, train
 from tacita.training.progress import Progress
 
 Say = Callable[[str], Any]
+ANOTHER_RUN = (
+    "A run with other settings has a budget of its own: give it another --output. It spends on the same rows again: "
+    "the epsilons and deltas of both runs add up."
+)
+MENDED = "Mend the file and repeat the same command: the run goes on, and pays for nothing twice."
 
 
 @dataclass
@@ -129,16 +134,18 @@ class TableTask:
         """
         preprocessing = self._bought(table, sessions)
         if (why := nothing_to_train_on(preprocessing, self.source)) is not None:
-            spent = rounded_up(self.ledger.epsilon_spent(self.settings.delta))
-            raise TacitaError(
-                f"nothing to train on: {why}. Stopped before the training; what was bought has spent epsilon "
-                f"{spent} of {self.settings.epsilon:g}. A run with other settings has a budget of its own: give it "
-                "another --output."
-            )
+            raise self._stopped(f"nothing to train on: {why}", ANOTHER_RUN)
         noise = None if sessions.score is None else self.plan.score_noise_std(sessions.score)
         for words in rare_class(preprocessing, noise):
             self.say(words)
         return preprocessing
+
+    def _stopped(self, why: str, way: str) -> TacitaError:
+        """Return the error that ends a run before its training: the reason, what was spent, and the way out."""
+        spent, asked = rounded_up(self.ledger.epsilon_spent(self.settings.delta)), self.settings.epsilon
+        return TacitaError(
+            f"{why}. Stopped before the training; what was bought has spent epsilon {spent} of {asked:g}. {way}"
+        )
 
     def _bought(self, table: TableFile, sessions: Sessions) -> Preprocessing:
         """Buy what is not declared, and write it down before the training starts; in a resumed run, read it."""
@@ -169,8 +176,12 @@ class TableTask:
         return make_encoder(schema, found, columns=names, total_mu=by_row)
 
     def encoded(self, table: TableFile, test: Table | None, preprocessing: Preprocessing) -> EncodedRows:
-        """Turn all rows into features and targets, in files, and hold some of them out by coin."""
-        return encode_rows(
+        """Turn all rows into features and targets, in files, and hold some of them out by coin.
+
+        Raises:
+            TacitaError: The model can predict no target of ``test``.
+        """
+        encoded = encode_rows(
             table,
             test,
             preprocessing.encoder,
@@ -181,6 +192,13 @@ class TableTask:
             by_class=self.loss_weights(preprocessing),
             folder=self.folder.private,
         )
+        if test is None or encoded.public is None:
+            return encoded
+        if (words := unknown_targets(preprocessing.encoder, test, encoded.public)) is not None:
+            if not encoded.public.valid.any():
+                raise self._stopped(words, ANOTHER_RUN if self.settings.sweep is not None else MENDED)
+            self.say(f"{words}. Each counts as wrong")
+        return encoded
 
     def loss_weights(self, preprocessing: Preprocessing) -> Tensor | None:
         """Return what the loss of a row is multiplied by, a number or one for each class; ``None`` for 1.
