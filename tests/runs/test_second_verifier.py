@@ -294,7 +294,7 @@ def test_a_statement_that_names_nobody_cannot_be_signed(tmp_path, missing):
 
 def test_nothing_is_signed_that_guarantees_nothing(tmp_path):
     runs.train(tmp_path / "run", about=ABOUT)  # its noise comes from a seed
-    with pytest.raises(TacitaError, match="nothing to sign: the verdict is not private"):
+    with pytest.raises(TacitaError, match="nothing is guaranteed, the verdict is not private"):
         sign_run(tmp_path / "run", pem(OFFICER), signer="Ada")
 
 
