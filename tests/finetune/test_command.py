@@ -105,7 +105,7 @@ def test_the_card_says_what_the_statement_says():
     words = card(fields, FinetuneSettings(**GIVEN), "gpt2")
     for part in (
         "**private**: epsilon at most 7.25",
-        "1e-06, one letter",
+        "1e-06, add_or_remove_one, one letter",
         "* A caveat.",
         "* Purpose: letters",
         "base_model: gpt2",

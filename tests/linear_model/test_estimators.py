@@ -35,7 +35,7 @@ from tacita.linear_model import (
     PrivateQuantileRegressor,
     PrivateRidge,
     PrivateStandardScaler,
-    classification,
+    classes,
 )
 from tacita.linear_model.budget import FitBudget
 from tacita.linear_model.purchases import class_counts, scale_counts, scale_of
@@ -230,7 +230,7 @@ def test_a_label_that_noise_leaves_below_the_threshold_is_not_released(monkeypat
         session = SimpleNamespace(event=budget.classes_event())
         threshold = budget.classes_threshold(session.event)
         noisy = {"classes": np.rint([threshold - 1e-6, threshold + 2])}
-        monkeypatch.setattr(classification, "buy_counts", lambda *given, noisy=noisy: noisy)
+        monkeypatch.setattr(classes, "buy_counts", lambda *given, noisy=noisy: noisy)
         model, paying = made(PrivateLogisticRegression), SimpleNamespace(budget=budget, randomness=None)
         assert model._bought_classes(paying, session, np.array(["one", "two"])).tolist() == ["two"]
 
@@ -318,6 +318,18 @@ def test_a_length_of_rows_whose_sums_may_overflow_is_refused(kind, data_norm):
 
 
 # -- what is learned
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("size", [1.0, 1e5])
+def test_columns_that_drown_are_warned_of(kind, size):
+    """One-hot columns beside a number of 100,000: the score was that of the most common class, without a word."""
+    X, labels, numbers = data(1000)
+    model = made(kind, **{"classes": [0, 1]} if kind in CLASSIFIERS else {})
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        model.fit(X * [1, 1, 1, size], targets_of(kind, X, labels, numbers))
+    assert ["Scale the columns first" in str(one.message) for one in seen] == [True] * (size > 1)
 
 
 def test_it_learns_what_scikit_learn_learns():
@@ -662,6 +674,7 @@ NO_TABLES = [
 
 @pytest.mark.parametrize(("given", "words"), NO_TABLES, ids=["flat", "flat list", "objects", "list", "texts", "frame"])
 @pytest.mark.parametrize("kind", [*KINDS, PrivatePCA])
+@pytest.mark.filterwarnings("ignore:X has feature names")
 def test_no_entry_is_quoted(kind, given, words):
     X, labels, numbers = data(50)
     wrong, y = given(X), targets_of(kind, X, labels, numbers)

@@ -12,7 +12,7 @@ from tacita.linear_model import (
     PrivateLinearSVC,
     PrivateLogisticRegression,
     PrivateQuantileRegressor,
-    classification,
+    classes,
     rules,
 )
 from tacita.linear_model.budget import FitBudget
@@ -156,14 +156,14 @@ def test_much_data_takes_few_steps_with_momentum_and_pays_for_no_more():
 
 def test_a_record_is_in_one_count_of_the_labels(monkeypatch):
     """By given classes, or beside them: what the event of the labels assumes."""
-    bought, buy = [], classification.buy_counts
+    bought, buy = [], classes.buy_counts
 
     def seen(session, counts, randomness):
         if "labels" in counts:
             bought.append(np.asarray(counts["labels"], float))
         return buy(session, counts, randomness)
 
-    monkeypatch.setattr(classification, "buy_counts", seen)
+    monkeypatch.setattr(classes, "buy_counts", seen)
     x, y = data(PrivateLogisticRegression)
     for labels in (y, np.where(np.arange(len(y)) == 0, 7, y)):
         made(PrivateLogisticRegression, None, epsilon=3.0).fit(x, labels)

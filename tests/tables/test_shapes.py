@@ -15,7 +15,7 @@ from tacita.tables.features import CategoryPiece, ClassTarget, Logarithm, Number
 from tacita.tables.models import ModelSpec
 from tacita.tables.preprocessing import Preprocessing
 from tacita.tables.refinement import bounds
-from tacita.tables.shapes import largest_terms, mean_shift, shapes
+from tacita.tables.shapes import Shape, largest_terms, mean_shift, shapes
 from tacita.tables.survey import Bin, Facts
 
 AGE = NumberPiece(column="age", lower=0.0, upper=4.0, centre=2.0, scale=1.0, steps=(2.0,))
@@ -97,7 +97,14 @@ def test_declared_columns_have_shapes_without_counts():
     assert not age.bought
     assert len(age.cells) == 32
     assert np.average(np.array(kind.values)[:, 0]) == pytest.approx(0.0, abs=1e-12)
-    assert any(line.startswith("age") for line in largest_terms((age, kind)))
+    assert any(line.startswith("age") for line in largest_terms((age, kind), 1.0))
+
+
+@pytest.mark.parametrize(("others", "highest"), [(1.0, "+2 (b)"), (20.0, "+3 (other)")])
+def test_an_end_is_no_cell_that_may_be_empty(others, highest):
+    shape = Shape(column="c", cells=("a", "b", "other"), rows=(50.0, 30.0, others), values=((-1.0,), (2.0,), (3.0,)))
+    (line,) = largest_terms((shape,), 5.0)
+    assert line.endswith(f"-1 (a); {highest}")
 
 
 def test_explain(settings, table, capsys):

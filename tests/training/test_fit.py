@@ -159,6 +159,18 @@ def test_what_could_take_no_step_is_refused_before_a_query_is_paid(tmp_path, giv
         assert tacita.Ledger.load(tmp_path / "run" / "ledger.jsonl").epsilon_spent(1e-5) == 0.0
 
 
+def test_an_interrupted_run_says_how_it_goes_on_and_may_then_hold_fewer_rows_in_memory(tmp_path):
+    def interrupt(releases, spent):
+        if releases[0].query == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        tacita.fit(*problem(), **SETTINGS, folder=tmp_path / "run", callbacks=[interrupt])
+    assert "repeat the same call" in stopped.value.__notes__[0]
+    run = tacita.fit(*problem(), **SETTINGS, folder=tmp_path / "run", max_physical_batch_size=3)
+    assert run.ledger.sessions[0].queries_made == run.ledger.sessions[0].planned_queries
+
+
 SETTINGS_WITHOUT_COUNT = {name: value for name, value in SETTINGS.items() if name != "num_records"}
 
 

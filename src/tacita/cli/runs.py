@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 WIDTH = 12  # of the first column of ``show``
 LEGEND = "column, importance (root mean square over the rows), lowest and highest value:"
+SOURCE = "from releases alone, at no cost; a date is a number of days since 1970-01-01"
 FLAG = Parameter(negative=())
 
 
@@ -112,10 +113,12 @@ def explain_run(
             replace_durably(Path(output), f"{words}\n".encode())
             say_written(output)
         return
-    lines = shape_in_words(one) if one is not None else largest_terms(model.shapes())
+    survey = model.preprocessing.survey
+    noise_std = 0.0 if survey is None else survey.noise_std
+    lines = shape_in_words(one) if one is not None else largest_terms(model.shapes(), noise_std)
     legend = "cell, value less the mean of all rows, rows:" if one is not None else LEGEND
     edited = [model.statement["headline"]] if model.written else []
-    print("\n".join([*edited, f"{units(model.encoder)}; from releases alone, at no cost", legend, *lines]))
+    print("\n".join([*edited, f"{units(model.encoder)}; {SOURCE}", legend, *lines]))
 
 
 def edit_run(

@@ -12,6 +12,7 @@ from tacita.linear_model.base import LinearPlan
 from tacita.linear_model.classification import PrivateLinearSVC, PrivateLogisticRegression
 from tacita.linear_model.lasso import PrivateElasticNet, PrivateLasso
 from tacita.linear_model.mean import PrivateMean
+from tacita.linear_model.naive_bayes import PrivateGaussianNB
 from tacita.linear_model.newton import NewtonDescent
 from tacita.linear_model.pca import PrivatePCA
 from tacita.linear_model.preconditioned import MomentumDescent, PreconditionedDescent
@@ -25,6 +26,7 @@ __all__ = [
     "NewtonDescent",
     "PreconditionedDescent",
     "PrivateElasticNet",
+    "PrivateGaussianNB",
     "PrivateHuberRegressor",
     "PrivateLasso",
     "PrivateLinearRegression",

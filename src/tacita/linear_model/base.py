@@ -4,6 +4,7 @@ They keep scikit-learn's conventions, and one of ours: epsilon (or rho) and delt
 serve, and ``fit`` raises where they are missing. What a row holds never raises; only shapes and dtypes do.
 """
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from numbers import Real
@@ -30,6 +31,7 @@ from tacita.random import Randomness
 RELATIONS = ("zero_out_one", "replace_one")
 GOOD_OF_200_ROWS = 20.0  # epsilon
 LEAST_NORM, MOST_NORM = 2.0**LOWEST, 2.0 ** (HIGHEST + 1)  # of rows, declared or bought: sums of float32 stay finite
+LONG = 100.0  # a row norm over that of a row of ones, from which on scaling is advised
 MOST_CLIP = 1e25  # of gradients in scaled units, whose rows are no longer than 1: the same
 
 
@@ -245,6 +247,12 @@ class PrivateLinearModel(PrivateEstimator):
 
     def _scaled(self, table: RowBlocks, data_norm: float, weights: np.ndarray | None) -> ScaledTable:
         """Return the table in units in which a row of norm ``data_norm``, constant included, has norm 1."""
+        if data_norm > LONG * table.shape[1] ** 0.5:
+            warnings.warn(
+                f"rows are about {data_norm:.2g} long (data_norm), and the noise is the same for all columns: those of "
+                "size 1 drown in it. Scale the columns first, by public numbers or with PrivateStandardScaler.",
+                stacklevel=3,
+            )
         constant = None if not self.fit_intercept else 2**-0.5
         scale = (1.0 if constant is None else constant) / data_norm
         largest = 1.0 if weights is None else float(self.max_sample_weight or 1.0)

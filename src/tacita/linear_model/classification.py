@@ -1,32 +1,22 @@
 """Classifiers: private logistic regression, and a private linear support vector machine."""
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sklearn.base import ClassifierMixin
 
 from tacita.linear.losses import LogisticLoss, MultinomialLoss, OutputLoss, SquaredHingeLoss
 from tacita.linear_model import rules
-from tacita.linear_model.answers import named_classes, read_labels
+from tacita.linear_model.answers import read_labels
 from tacita.linear_model.base import DescentModel, LinearPlan
-from tacita.linear_model.budget import FitBudget
-from tacita.linear_model.fitting import Descent, Paying
-from tacita.linear_model.purchases import buy_counts, class_counts, class_numbers
+from tacita.linear_model.classes import WithClasses
+from tacita.linear_model.fitting import Descent
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class PrivateClassifier(ClassifierMixin, DescentModel, ABC):
-    """What the classifiers share: classes given or bought, scores, and labels of the largest score."""
-
-    classes: Any = None
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.poor_score = self._poor_of_200_rows()
-        return tags
+class PrivateClassifier(WithClasses, DescentModel, ABC):
+    """What the linear classifiers share: scores, and labels of the largest score."""
 
     @abstractmethod
     def _loss(self, num_classes: int) -> OutputLoss:
@@ -51,17 +41,12 @@ class PrivateClassifier(ClassifierMixin, DescentModel, ABC):
         self._check_settings()
         table = self._table(X, reset=True)
         labels, weights = read_labels(y, table.shape[0], self.classes), self._weights(sample_weight, table.shape[0])
-        shares = {
-            "scales": rules.SCALES if self.data_norm is None else 0.0,
-            "classes": rules.CLASSES if self.classes is None else 0.0,
-            "labels": 0.0 if self.classes is None else rules.LABELS,
-        }
+        shares = {"scales": rules.SCALES if self.data_norm is None else 0.0, **self._class_shares()}
         solver = rules.chosen_solver(self.solver)
         shares["moments"] = rules.MATRICES[solver] * (1 - sum(shares.values()))
         paying = self._paying(table.shape[0], **shares)
+        self._check_classes(paying.budget, table.shape[0])
         # The classes are not known yet. No event depends on their number: a gradient has one threshold for all classes.
-        if self.classes is not None and len(set(self.classes)) < 2:
-            raise ValueError(f"classes must hold at least 2 labels, got {list(self.classes)!r}.")
         loss = self._loss(2 if self.classes is None else len(self.classes))
         rule = rules.descent_rule(
             solver=solver,
@@ -71,21 +56,13 @@ class PrivateClassifier(ClassifierMixin, DescentModel, ABC):
             few=self._few_steps(self._size(table), solver),
         )
         budget = paying.budget
-        if shares["classes"]:
-            self._check_buyable(budget, table.shape[0])
         for_scales = paying.register(budget.scales_event(1), 1, "bounds") if shares["scales"] else None
-        event = budget.classes_event() if self.classes is None else budget.labels_event()
-        for_labels = paying.register(event, 1, "classes" if self.classes is None else "labels")
+        for_labels = self._plan_classes(paying)
         plans = paying.plan_descent(rule)
-        if self.classes is None:
-            self.classes_, known = named_classes(y, self._bought_classes(paying, for_labels, labels))
-        else:
-            self.classes_ = known = np.unique(np.asarray(self.classes))
-            self._check_labels(paying, for_labels, class_numbers(labels, known))
+        numbers = self._class_numbers(paying, for_labels, y, labels)
         data_norm, _ = self._bought_scales(paying, for_scales, table, None)
         scaled = self._scaled(table, data_norm, weights)
         loss = self._loss(max(2, len(self.classes_)))
-        numbers = class_numbers(labels, known)
         penalty = self._penalty(paying, scaled)
         found, damping = Descent(paying, plans, scaled, numbers, loss, rule, penalty).fit()
         self.coef_, self.intercept_ = self._unscaled(found, scaled)
@@ -93,39 +70,6 @@ class PrivateClassifier(ClassifierMixin, DescentModel, ABC):
         self.plan_ = LinearPlan(rule.solver, rule.steps, rule.max_grad_norm, damping, data_norm, 1.0)
         self._said(paying, rule.in_words())
         return self
-
-    def _check_buyable(self, budget: FitBudget, num_rows: int) -> None:
-        """Raise ``ValueError`` before anything is spent if the rows are too few for two classes that can be bought."""
-        needed = math.ceil(budget.classes_threshold(budget.classes_event()) + 0.5)
-        if num_rows < 2 * needed:
-            raise ValueError(
-                f"two classes cannot be bought from {num_rows} rows at this budget, maybe not even one class: each "
-                f"takes about {needed} rows. Pass classes=, the labels, which are then not bought. Nothing was spent."
-            )
-
-    def _check_labels(self, paying: Paying, session: Any, numbers: np.ndarray) -> None:
-        """Raise ``ValueError`` before most is spent if a class is not seen, and many labels are none of the classes."""
-        places = np.where(np.isnan(numbers), len(self.classes_), numbers).astype(np.int64)
-        counts = np.bincount(places, minlength=len(self.classes_) + 1)
-        *known, others = buy_counts(session, {"labels": counts}, paying.randomness)["labels"]
-        seen = rules.SEEN * session.event.noise_std[0]
-        if min(known) < seen <= others and others >= rules.OTHERS * paying.num_records:
-            unseen = [name for name, count in zip(self.classes_.tolist(), known, strict=True) if count < seen]
-            raise ValueError(
-                f"classes must be the labels of y: about {others:.0f} of {paying.num_records} labels are none of "
-                f"{self.classes_.tolist()}, and {unseen} is not seen among them. {rules.LABELS:.1%} of the "
-                "budget was spent on these noisy counts."
-            )
-
-    def _bought_classes(self, paying: Paying, session: Any, labels: np.ndarray) -> np.ndarray:
-        """Return the labels whose noisy count is above the threshold, sorted."""
-        names, counts = class_counts(labels)
-        noisy = buy_counts(session, {"classes": counts}, paying.randomness)["classes"]
-        # noisy counts were rounded to whole numbers, by at most a half
-        found = names[noisy > paying.budget.classes_threshold(session.event) + 0.5]
-        if not len(found):
-            raise ValueError("not even one class is frequent enough to be bought at this epsilon. Pass classes=.")
-        return found
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Return the scores of rows: (rows,) for two classes, positive for the second; else (rows, classes)."""

@@ -123,7 +123,9 @@ class RunLifecycle:
             if folder is not None and folder.checkpoint.exists() and not ledger.sessions:
                 raise ResumeError(f"{folder.ledger.name} of the run that was started here is missing: restore it.")
             yield ledger
-        except BaseException:
+        except BaseException as error:
+            if folder is not None and isinstance(error, KeyboardInterrupt):
+                error.add_note(f"tacita: to continue the run in {str(folder.path)!r}, repeat the same call.")
             ledger.close()
             raise
         if path is not None:

@@ -236,15 +236,21 @@ def units(encoder: Encoder) -> str:
     return f"what each column adds to the scores of {', '.join(map(repr, encoder.classes))}"
 
 
-def largest_terms(found: Sequence[Shape]) -> list[str]:
-    """Return a line for each column: its importance, and the cells of its lowest and highest value."""
+def largest_terms(found: Sequence[Shape], noise_std: float) -> list[str]:
+    """Return a line for each column: its importance, and the cells of its lowest and highest value.
+
+    Cells that may well be empty, by counts of noise ``noise_std``, are not named.
+    """
     width = max((len(shape.column) for shape in found), default=0)
     lines = []
     for shape in found:
         words = "nothing stood out of the noise"
         if shape.importance > 0:
-            ends = (int(np.argmin(np.array(shape.values))), int(np.argmax(np.array(shape.values))))
-            outputs = len(shape.values[0])
+            outputs, values = len(shape.values[0]), np.array(shape.values)
+            there = np.array(shape.rows) >= 2 * noise_std
+            if shape.bought and there.any():
+                values[~there] = np.nan
+            ends = (int(np.nanargmin(values)), int(np.nanargmax(values)))
             low, high = (f"{shape.values[i // outputs][i % outputs]:+.3g} ({shape.cells[i // outputs]})" for i in ends)
             words = f"{low}; {high}"
         lines.append(f"{shape.column:<{width}}  {shape.importance:8.3g}  {words}")
