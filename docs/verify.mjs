@@ -8,6 +8,7 @@ import { existsSync, readdirSync, readFileSync, statSync } from "node:fs";
 import { basename, dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 
+const TO_SIGN = ["responsible", "contact", "purpose"];
 const RELATIONS = ["add_or_remove_one", "replace_one", "zero_out_one"];
 const TERMS = ["neighboring_relation", "privacy_unit", "max_epsilon", "max_delta", "filter_order", "filter"];
 const ZEROS = "0".repeat(64);
@@ -187,10 +188,7 @@ const FIELDS = {
     ...["ledger", "neighboring_relation", "privacy_unit", "max_epsilon", "max_delta", "filter_order", "filter", "event"],
     ...["planned_queries", "purpose", "part", "settings_sha256", "secure_randomness", "share", "restart_of"],
   ],
-  open: [],
-  withdraw: [],
-  reserve: ["first", "last"],
-  give_back: ["first", "last"],
+  ...{ open: [], withdraw: [], reserve: ["first", "last"], give_back: ["first", "last"] },
   query: ["number", "fingerprint"],
   close: ["queries_made"],
   seal: ["files", "statement"],
@@ -238,14 +236,12 @@ function shareRecords(one, other) {
   if (!same("split") || !same("kind")) return true;
   const number = (part, name) => Number(part.get(name).text);
   if (one.get("kind") === "coin") return number(one, "index") === number(other, "index");
-  const start = Math.max(number(one, "start"), number(other, "start"));
-  return start < Math.min(number(one, "stop"), number(other, "stop"));
+  return Math.max(number(one, "start"), number(other, "start")) < Math.min(number(one, "stop"), number(other, "stop"));
 }
 
 function checkDrawing(part, sessions, where) {
   if (part === null || part.get("kind") !== "coin") return;
-  const parts = [...sessions.map((one) => one.fields.get("part")), part];
-  const drawing = parts.filter((one) => one?.get("kind") === "coin" && one.get("split") === part.get("split"));
+  const drawing = [...sessions.map((one) => one.fields.get("part")), part].filter((one) => one?.get("kind") === "coin" && one.get("split") === part.get("split"));
   const fractions = new Map();
   for (const one of drawing) {
     const index = one.get("index").text;
@@ -388,6 +384,8 @@ function checkStatement(bytes, ledger, sessions, seal) {
 const isLine = (text) => isText(text) && text.trim() && !/[\u0000-\u001f\u007f]/.test(text);
 const isDay = (text) => isText(text) && /^\d{4}-\d{2}-\d{2}$/.test(text);
 const areFloats = (list) => Array.isArray(list) && list.length && list.every((one) => one instanceof Digits && !isInteger(one));
+const isPair = (before, after) => areFloats(before) && areFloats(after) && before.length === after.length;
+const isCell = (cell) => isObject(cell) && cell.size === 3 && isText(cell.get("cell")) && isPair(cell.get("before"), cell.get("after"));
 
 // The edits continue the ledger behind its seal. What is returned has the lines of both, for the signatures.
 function checkEdits(folder, ledger) {
@@ -409,26 +407,23 @@ function checkEdits(folder, ledger) {
   return whole;
 }
 
-function isCell(cell) {
-  if (!isObject(cell) || cell.size !== 3 || !isText(cell.get("cell"))) return false;
-  const [before, after] = [cell.get("before"), cell.get("after")];
-  return areFloats(before) && areFloats(after) && before.length === after.length;
-}
-
 function checkSignatures(bytes, ledger, stated) {
   const [lines, tail] = splitLines(bytes);
   need(lines.length && !tail.length, "signatures.jsonl has no whole lines");
-  const about = stated.get("about");
-  for (const name of ["responsible", "contact", "purpose"]) {
-    need(isObject(about) && isText(about.get(name)) && about.get(name).trim(), `signed, but ${name} is not given`);
-  }
+  const about = isObject(stated.get("about")) ? stated.get("about") : new Map();
+  const said = (from, name) => isText(from.get(name)) && from.get(name).trim();
   need(isText(stated.get("verdict")) && stated.get("verdict").startsWith("private"), "signed, but nothing is guaranteed");
   return lines.map((line, i) => {
     const where = `signature ${i + 1}`;
     const fields = canonicalObject(line);
     need(fields, `${where} is not canonical JSON`);
     const names = ["v", "ledger_lines", "ledger_sha256", "public_key", "signer", "date", "signature"];
-    exactly(fields, names, where);
+    const given = fields.get("about") ?? new Map([["", ""]]);
+    exactly(fields, fields.has("about") ? [...names, "about"] : names, where);
+    need(isObject(given) && given.size, `${where}: about is no object`);
+    for (const [name, text] of fields.has("about") ? given : [])
+      need(TO_SIGN.includes(name) && isLine(text) && !said(about, name), `${where} gives ${name}, which is not for it to give`);
+    for (const name of TO_SIGN) need(said(about, name) || said(given, name), `${where}: ${name} is not given`);
     const [key, signer, date, signature] = names.slice(3).map((name) => fields.get(name));
     need(same(fields.get("v"), new Digits("1")), `${where} is of another version`);
     const place = [fields.get("ledger_lines"), fields.get("ledger_sha256")];
@@ -446,6 +441,7 @@ function checkSignatures(bytes, ledger, stated) {
 
 function publicKey(path) {
   const text = readFileSync(path, "utf8");
+  need(!text.includes("PRIVATE KEY"), "this is a private key, which nobody but its holder should have: give the public one");
   const [kind, blob] = text.trim().split(/\s+/);
   if (kind === "ssh-ed25519") return Buffer.from(blob, "base64").subarray(-32).toString("hex");
   const { crv, x } = createPublicKey(text).export({ format: "jwk" });
@@ -472,7 +468,13 @@ function verifyRun(given, key) {
     for (const one of name.includes("/") ? readdirSync(join(folder, dirname(name))) : [])
       need([...seal.get("files").keys()].some((file) => `${file}/`.startsWith(`${dirname(name)}/${one}/`)), `${one} beside ${name} is not sealed`);
   }
+  const own = [...seal.get("files").keys(), "ledger.jsonl", "ledger.head.json", "statement.json", "signatures.jsonl", ".tacita.lock"].map((name) => name.split("/")[0]);
+  const more = [...readdirSync(folder), ...(edited ? readdirSync(given) : [])].filter((name) => ![...own, ...(edited ? ["edits.jsonl", "parent"] : [])].includes(name));
+  if (more.length) console.log(`no seal and no signature covers these files, whatever they say: ${more.sort().join(", ")}`);
   const stated = checkStatement(readFileSync(join(folder, "statement.json")), ledger, sessions, seal);
+  const word = (name) => (isText(stated.get(name)) ? stated.get(name) : canonical(stated.get(name) ?? null));
+  const epsilon = `epsilon ${word(same(stated.get("conditions"), []) ? "epsilon" : "conditional_epsilon")} at delta ${word("delta")}`;
+  console.log(`as stated, not computed here: ${["verdict", "verdict_warnings"].map(word).join(" ")}; ${epsilon}, ${word("neighboring_relation")}, ${word("privacy_unit")}`);
   const [path, whole] = [join(given, "signatures.jsonl"), edited ? checkEdits(given, ledger) : ledger];
   const signatures = existsSync(path) ? checkSignatures(readFileSync(path), whole, stated) : [];
   const mine = signatures.filter((one) => one.key === key);
@@ -482,10 +484,7 @@ function verifyRun(given, key) {
 }
 
 export function main([path, keyPath, ...more]) {
-  if (path === undefined || more.length) {
-    console.error("usage: node verify.mjs RUN [PUBLIC_KEY], or node verify.mjs LEDGER.jsonl");
-    return 2;
-  }
+  if (path === undefined || more.length) return console.error("usage: node verify.mjs RUN [PUBLIC_KEY], or node verify.mjs LEDGER.jsonl"), 2;
   try {
     if (existsSync(path) && statSync(path).isDirectory()) verifyRun(path, keyPath && publicKey(keyPath));
     else verifyLedger(path);

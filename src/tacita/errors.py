@@ -29,6 +29,10 @@ class ResumeError(TacitaError):
     """A run cannot be continued without spending outside its plan."""
 
 
+class UnfinishedRunError(TacitaError):
+    """A run was started and is not finished, so that nothing is stated of it yet."""
+
+
 class DataStructureError(TacitaError, ValueError):
     """The structure of a file (not its rows) is not what the settings declare."""
 

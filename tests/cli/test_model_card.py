@@ -12,7 +12,7 @@ SECTIONS = [
     "Privacy",
     "Evaluation",
     "Caveats and recommendations",
-    "What is not anonymised",
+    "What the guarantee does not cover",
     "What is not known",
     "Files",
 ]

@@ -16,7 +16,8 @@ from tacita.cli.runs import _model_in_words
 from tacita.ledger.verdict import verdict
 from tacita.report.run_numbers import RunNumbers
 from tacita.report.run_page import report_page
-from tacita.tables import train_table
+from tacita.tables import check_run, train_table
+from tacita.tables.run_verdict import run_verdict
 
 
 @pytest.fixture
@@ -146,8 +147,8 @@ def test_an_enormous_epsilon_is_not_shown_as_a_promise(settings, table, tacita_c
     shown, listed = tacita_command("show", "run").out, tacita_command("list", ".").out
     for text in (shown, " ".join(listed.split()), page):
         assert "promises next" in text
-    assert "verdict     private, but epsilon promises next to nothing" in shown
-    assert "Private, as stated, but epsilon promises next to nothing" in page
+    assert "verdict     CAUTION: epsilon promises next to nothing; private\n" in shown
+    assert "CAUTION: epsilon promises next to nothing; private, as stated" in page
     assert 'class="verdict good"' not in page
     for text in (shown, page, " ".join(Path("run/statement.txt").read_text().split())):
         assert "may be right more than 99.99 % of the time" in text
@@ -207,28 +208,145 @@ def test_a_pipe_of_its_own_that_breaks_is_an_error(capsys):
     assert "Broken pipe" in capsys.readouterr().err
 
 
+ABOUT = {"responsible": "Ward analytics", "contact": "privacy@example.org", "purpose": "to plan beds"}
+OTHER = {"dataset_name": "patients"}
+
+
+def another_run(settings):
+    train_table(settings(output="other", **OTHER))
+
+
+def audited(settings):
+    fields = json.loads(Path("run/statement.json").read_text())
+    of = {name: fields[name] for name in ("neighboring_relation", "privacy_unit")}
+    bounds = {"epsilon_claimed": 1.0, "epsilon_lower_bound": 2.0, "delta": 1e-3, "largest_possible_lower_bound": 3.0}
+    counts = dict.fromkeys(("correct_guesses", "guesses", "canaries"), 9)
+    audit = {**bounds, **counts, "verdict": "refuted", "confidence": 0.95, "adversary": "x", "verdict_at": bounds}
+    Path("run-audit").mkdir()
+    Path("run-audit/audit.json").write_text(json.dumps({**of, "audit": {**audit, "epsilon_of_the_audit": None}}))
+
+
+def with_a_key(settings):
+    Path("run/private").mkdir()
+    Path("run/private/key.json").write_text("{}")
+
+
+def with_a_patient(settings):
+    Path("run/patients.csv").write_text("Ada Moreau\n")
+
+
+CHOSEN = "chosen among 7 runs by their results, which costs more than this epsilon"
+VIEWS = ("statement", "show", "list", "report", "card", "verify", "sign")
+
+
 @pytest.mark.parametrize(
-    ("changes", "warns"),
+    ("changes", "then", "says"),
     [
-        ({"delta": 0.1, "allow_large_delta": True}, "delta is so large that whole records may be published"),
-        ({"drop": ("x", "y", "patient")}, "its score may be that of a constant guess"),
-        ({"seed": 3}, None),
+        ({"delta": 0.1, "allow_large_delta": True}, None, "delta is so large that whole records may be published"),
+        ({"epsilon": 500.0}, None, "epsilon promises next to nothing"),
+        ({"target": "kind", "drop": ("x", "label", "patient")}, None, None),  # most often a score like a guess
+        ({"chosen_among": 7}, None, CHOSEN),
+        ({"chosen_among": 7, "non_private_holdout": True}, None, CHOSEN),
+        (OTHER, another_run, "1 other run on the same data cost"),
+        ({}, with_a_key, "its key or a checkpoint is still in private/"),
+        ({"seed": 3}, None, "not private"),
+        ({}, audited, "refuted"),
+        ({"about": {"purpose": "to plan beds"}}, None, "NOT TO BE SIGNED: responsible, contact are not given"),
+        ({"about": {}}, None, "NOT TO BE SIGNED: responsible, contact, purpose are not given"),
     ],
 )
-def test_no_view_leaves_out_a_warning(settings, table, tacita_command, changes, warns):
-    """One verdict: statement, JSON, show, list, report and exit codes have it from one function."""
-    run = train_table(settings(**changes))
-    weighed = verdict(run.fields)
-    assert run.fields["verdict"] == weighed.word
-    assert run.fields["verdict_warnings"] == list(weighed.warnings)
-    assert warns is None or warns in weighed.warnings
-    views = {words: tacita_command(*words, "run") for words in (("statement",), ("show",), ("list",))}
-    views["report",] = tacita_command("report", "run", "--output", "page.html")
+@pytest.mark.usefixtures("table", "keys")
+def test_no_view_leaves_out_a_warning(settings, tacita_command, changes, then, says):
+    """One verdict: statement, JSON, show, list, report, card, verify, sign and exit codes have it from one function."""
+    run = train_table(settings(**{"about": ABOUT, **changes}))
+    stated = verdict(run.fields)
+    assert (run.fields["verdict"], run.fields["verdict_warnings"]) == (stated.word, list(stated.warnings))
+    if then is not None:
+        then(settings)
+    weighed = run_verdict("run", run.fields, changed=False)
+    if not weighed.missing:
+        assert says is None or any(says in one for one in (weighed.word, *weighed.warnings))
+    words = {**dict.fromkeys(VIEWS, ("run",)), "report": ("run", "--output", "page.html")}
+    words |= {"sign": ("run", "--key", "officer", "--signer", "Ada"), "verify": ("run", "--public-key", "officer.pub")}
+    if weighed.guaranteed and not weighed.missing:
+        assert tacita_command("sign", *words["sign"]).code == 0
+    views = {view: tacita_command(view, *words[view]) for view in VIEWS}
     page = Path("page.html").read_text()
-    texts = [*(view.out for view in views.values() if view.out), page, run.statement]
-    for text in texts:
-        flat = " ".join(re.sub(r"<[^>]*>", " ", text).split()).casefold()
-        for words in (weighed.word.split(",")[0], *weighed.warnings):
-            assert all(word in flat for word in words.casefold().split()), (words, flat)
-    assert 'class="verdict good"' not in page
-    assert {view.code for words, view in views.items() if words != ("list",)} == {int(not weighed.guaranteed)}
+    signable = weighed.guaranteed and not weighed.missing
+    for view, done in views.items():
+        text = re.sub(r"<[^>]*>", " ", done.out + done.err + page * (view == "report")).replace("\\", "")
+        text = " ".join(text.split()).casefold()
+        said = [weighed.word.split(",")[0], *weighed.warnings] if signable or view not in ("verify", "sign") else []
+        said += [says.split(":")[0]] if weighed.missing and says and view not in ("verify", "card") else []
+        for one in said:
+            assert all(word in text for word in one.casefold().split()), (view, one, text)
+        if view != "list":
+            assert (done.code == 0) == (weighed.guaranteed and (signable or view not in ("sign", "verify"))), view
+    assert ('class="verdict good"' in page) == weighed.good
+    assert ('class="sign"' in page) == signable
+    if then is None:
+        assert ("Signature: ____" in run.statement) == signable
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_epsilon_stands_beside_what_it_has_to_be_compared_by(settings, table, keys, tacita_command, view):
+    """Delta, neighbours and unit, as docs/nist-sp-800-226.md says."""
+    train_table(settings(about=ABOUT))
+    words = {**dict.fromkeys(VIEWS, ("run",)), "report": ("run", "run", "--output", "page.html")}
+    words |= {"sign": ("run", "--key", "officer", "--signer", "Ada"), "verify": ("run", "--public-key", "officer.pub")}
+    assert tacita_command("sign", *words["sign"]).code == 0
+    text = tacita_command(view, *words[view]).out
+    if view == "report":
+        text = re.sub(r"<[^>]*>", " ", Path("page.html").read_text()).partition("Comparison")[2].partition("Epsilon")[0]
+    text = " ".join(text.replace("\\", "").split())
+    assert all(one in text for one in ("19.99", "0.001", "add_or_remove_one", "one row of the table")), text
+
+
+@pytest.mark.parametrize(
+    ("changes", "leaves", "stays"),
+    [
+        ({}, {"model.safetensors", "statement.json"}, None),
+        ({"non_private_holdout": True}, {"model.safetensors"}, "statement.json, ledger.jsonl"),
+        ({"seed": 3}, set(), "statement.json, ledger.jsonl"),
+    ],
+)
+@pytest.mark.usefixtures("table")
+def test_which_files_may_leave_follows_from_the_verdict(settings, tacita_command, changes, leaves, stays):
+    run = train_table(settings(**changes))
+    names = set(run.fields["files_policy"]["may_leave"])
+    assert names & {"model.safetensors", "statement.json", "statement.txt", "ledger.jsonl"} >= leaves
+    assert ("statement.json" in names) == (stays is None)
+    assert stays is None or stays in run.fields["files_policy"]["never"][0]
+    assert check_run("run").faults == ()
+    assert ("Covered: no file." in " ".join(run.statement.split())) == (not leaves)
+    assert (
+        ("NOTHING: the verdict is not private." in run.statement) == ("In words:" not in run.statement) == (not leaves)
+    )
+    card = tacita_command("card", "run").out
+    assert ("model.safetensors" in card.partition("Covered")[2].partition("Must stay")[0]) == bool(leaves)
+
+
+def test_files_that_no_seal_covers_are_named(settings, table, keys, tacita_command):
+    train_table(settings(about=ABOUT))
+    Path("run/patients.csv").write_text("Ada Moreau\n")
+    Path("run/more").mkdir()
+    words = {**dict.fromkeys(VIEWS, ("run",)), "report": ("run", "--output", "page.html")}
+    words |= {"sign": ("run", "--key", "officer", "--signer", "Ada"), "verify": ("run", "--public-key", "officer.pub")}
+    for view in ("sign", "verify", "show", "statement", "report", "card"):
+        done = tacita_command(view, *words[view])
+        text = done.out + done.err + (Path("page.html").read_text() if view == "report" else "")
+        assert "no seal and no signature covers these files, whatever they say: more/, patients.csv" in text
+        assert done.code == 0
+    assert check_run("run").faults == ()
+
+
+def test_an_unfinished_run_has_one_exit_code_and_says_what_is_spent(runs, tacita_command, keys):
+    words = {**dict.fromkeys(VIEWS, ("runs/stopped",)), "report": ("runs/stopped", "--output", "page.html")}
+    words |= {"sign": (*words["sign"], "--key", "officer", "--signer", "A")}
+    words |= {"verify": (*words["verify"], "--public-key", "officer.pub")}
+    for view in VIEWS:
+        done = tacita_command(view, *words[view])
+        assert "unfinished" in done.out + done.err
+        if view != "list":
+            assert done.code == 1, view
+            assert "train-1, 4 of 4 planned queries" in done.out + done.err

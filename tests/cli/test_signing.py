@@ -1,28 +1,14 @@
 """``tacita sign`` and ``tacita verify``: a key of ssh-keygen, exit codes, and what the page says."""
 
 import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tacita.tables import train_table
 
 ABOUT = {"responsible": "Ward analytics", "contact": "privacy@example.org", "purpose": "to plan beds"}
-
-
-@pytest.fixture
-def keys(tmp_path):
-    """Files of a private key without and with a password, and of its public key, as ssh-keygen writes them."""
-    key = Ed25519PrivateKey.generate()
-    form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8)
-    secret = serialization.BestAvailableEncryption(b"secret")
-    Path("officer").write_bytes(key.private_bytes(*form, serialization.NoEncryption()))
-    Path("locked").write_bytes(key.private_bytes(*form, secret))
-    Path("officer.pub").write_bytes(
-        key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    )
 
 
 def sign(tacita_command, key="officer", run="run"):
@@ -33,14 +19,19 @@ def test_a_run_is_signed_and_verified(settings, table, keys, tacita_command, mon
     train_table(settings(about=ABOUT))
     unsigned = tacita_command("verify", "run", "--public-key", "officer.pub")
     assert (unsigned.code, unsigned.out[:10]) == (1, "NOT SIGNED")
-    assert sign(tacita_command).code == 0
+    signed = sign(tacita_command)
+    assert (signed.code, signed.out[:17]) == (0, "verdict: private\n")
+    assert "not verified: What was given or declared" in signed.out
     monkeypatch.setattr("tacita.cli.signing.getpass", lambda prompt: "secret")
-    assert sign(tacita_command, key="locked").code == 0
+    assert sign(tacita_command, key="locked").code == 0  # the same person, who has signed already
     done = tacita_command("verify", "run", "--public-key", "officer.pub")
-    assert (done.code, done.out.count("signed by Ada on 2023-11-14; verdict: private")) == (0, 2)
+    assert (done.code, done.out.count("signed by Ada on 2023-11-14\n")) == (0, 1)
     for command in ("statement", "show"):
         shown = tacita_command(command, "run")
         assert "signed: not checked here" in shown.out + shown.err
+    monkeypatch.setattr("tacita.cli.signing.getpass", lambda prompt: (_ for _ in ()).throw(EOFError))
+    nobody = sign(tacita_command, key="locked")
+    assert (nobody.code, "key has a password, which is asked for at a terminal" in nobody.err) == (2, True)
     monkeypatch.setattr("tacita.cli.signing.getpass", lambda prompt: "other")
     assert "Is the password right?" in sign(tacita_command, key="locked").err
     Path("run/model.safetensors").write_bytes(b"x")
@@ -75,6 +66,7 @@ def test_a_page_that_names_nobody_is_not_signed(settings, table, keys, tacita_co
     signed = sign(tacita_command)
     assert signed.code == 2
     assert refused in signed.err
+    assert "tacita sign takes --responsible --contact." in signed.err
     assert not Path("run/signatures.jsonl").exists()
     tacita_command("report", "run", "--output", "page.html")
     page = Path("page.html").read_text()
@@ -82,9 +74,43 @@ def test_a_page_that_names_nobody_is_not_signed(settings, table, keys, tacita_co
     assert 'class="sign"' not in page
 
 
+def test_what_the_statement_does_not_say_is_said_by_whoever_signs(settings, table, keys, tacita_command):
+    train_table(settings(about={"purpose": "to plan beds"}))
+    before = Path("run/statement.json").read_bytes()
+    command = ("sign", "run", "--key", "officer", "--signer", "Ada", "--responsible", "Ward analytics")
+    assert "NOT TO BE SIGNED: contact is not given" in tacita_command(*command).err
+    whole = (*command, "--contact", "privacy@example.org")
+    assert "purpose must be left out: the statement says it already" in tacita_command(*whole, "--purpose", "x").err
+    assert "contact must be one line" in tacita_command(*command, "--contact", "a\nb").err
+    assert tacita_command(*whole).code == 0
+    done = tacita_command("verify", "run", "--public-key", "officer.pub")
+    assert (done.code, "contact (said by the signer): privacy@example.org" in done.out) == (0, True)
+    assert Path("run/statement.json").read_bytes() == before
+    (line,) = Path("run/signatures.jsonl").read_bytes().splitlines()
+    for old, new in ((b"privacy@", b"nobody@"), (b'"contact"', b'"purpose"'), (b'"contact"', b'"comment"')):
+        Path("run/signatures.jsonl").write_bytes(line.replace(old, new) + b"\n")
+        assert tacita_command("verify", "run", "--public-key", "officer.pub").out.startswith("NOT VERIFIED")
+
+
+def test_the_signature_of_another_run_is_named_as_that(settings, table, keys, tacita_command):
+    train_table(settings(about=ABOUT))
+    train_table(settings(output="first"))
+    assert sign(tacita_command).code == 0
+    Path("first/signatures.jsonl").write_bytes(Path("run/signatures.jsonl").read_bytes())
+    done = tacita_command("verify", "first", "--public-key", "officer.pub")
+    assert (done.code, "it is a signature of another ledger" in done.out) == (1, True)
+
+
 @pytest.mark.skipif(not Path("/usr/bin/ssh-keygen").exists(), reason="OpenSSH is not here")
-def test_a_key_of_openssh(settings, table, tacita_command):
+def test_a_key_of_openssh(settings, table, tacita_command, monkeypatch):
     subprocess.run(["/usr/bin/ssh-keygen", "-q", "-t", "ed25519", "-f", "mine", "-N", ""], check=True)
     train_table(settings(about=ABOUT))
     assert sign(tacita_command, key="mine").code == 0
     assert tacita_command("verify", "run", "--public-key", "mine.pub").code == 0
+    subprocess.run(["/usr/bin/ssh-keygen", "-q", "-t", "ed25519", "-f", "locked", "-N", "secret"], check=True)
+    monkeypatch.setattr("tacita.cli.signing.getpass", lambda prompt: "secret")
+    locked = sign(tacita_command, key="locked")
+    if find_spec("bcrypt") is None:
+        assert (locked.code, "without the package bcrypt" in locked.err) == (2, True)
+    else:
+        assert locked.code == 0

@@ -41,8 +41,8 @@ def test_the_page_says_what_an_annex_needs(settings, table):
     assert "Not given" not in page
     rows = run.fields["rows"]["value"]
     assert f"about {rows:,.0f} rows (bought)" in page
-    assert "May leave: model.safetensors" in page
-    assert "Never: the table itself; the folder private/" in page
+    assert "Covered: model.safetensors" in page
+    assert "Must stay: the table itself; the folder private/" in page
     assert "Signature: ____" in page
     for name in run.fields["columns"]["used"]:
         assert name in appendix
@@ -51,7 +51,7 @@ def test_the_page_says_what_an_annex_needs(settings, table):
 
 def test_what_was_not_given_is_said(settings, table):
     run = train_table(settings(about={"purpose": "to plan beds"}))
-    assert "Not given: made by, contact, period, recipients, retention." in words(run)
+    assert "Not given: name of the data set, made by, contact, period, recipients, retention." in words(run)
     assert "about" not in train_table(settings(output="other")).fields
 
 
@@ -85,7 +85,7 @@ def test_exact_scores_are_named_as_not_anonymised(settings, table):
     exact = train_table(settings(output="exact", non_private_holdout=True))
     assert any("public.csv, declared public" in one for one in public.fields["not_anonymised"])
     assert any(one.startswith("The held-out rows") for one in exact.fields["not_anonymised"])
-    assert "The held-out rows of the table: their exact score is published" in words(exact)
+    assert "The held-out rows of the table: their exact score stands in statement.txt" in words(exact)
     assert "after seeing everything that was released but the held-out score" in words(exact)
     assert "whoever sees everything that was released but the held-out score, and knows" in words(exact)
 

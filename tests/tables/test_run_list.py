@@ -54,7 +54,7 @@ def test_runs_under_one_name_are_added_up(settings, table):
     for output, epsilon in (("a", 20.0), ("b", 8.0)):
         run = train_table(settings(output=output, dataset_name="patients", epsilon=epsilon))
         if output == "a":
-            assert "Other runs: none listed under this name in tacita-runs.jsonl." in words(run)
+            assert "Other runs: none listed under this name in tacita-runs.jsonl when this was stated." in words(run)
     total = run.fields["dataset"]["together"]
     assert 28 <= total["epsilon"] <= 28 * (1 + 1e-15)
     assert 2e-3 <= total["delta"] <= 2e-3 * (1 + 1e-15)

@@ -18,7 +18,7 @@ from cyclopts import App, CycloptsError, MissingArgumentError, Parameter
 from tacita.cli.memory import keep_freed_memory
 from tacita.cli.outputs import NO_GUARANTEE
 from tacita.cli.streams import drop_output
-from tacita.errors import TacitaError
+from tacita.errors import TacitaError, UnfinishedRunError
 
 BAD_INPUT, INTERNAL, INTERRUPTED, NO_READER = 2, 70, 130, 141
 EXIT_CODES = {  # docs/statement.md has the same table
@@ -223,7 +223,7 @@ def run(command: Callable[[], int | None]) -> int:
     except CycloptsError as error:
         return _fail(_usage(error))
     except (TacitaError, ValueError, TypeError) as error:
-        return _fail(str(error))
+        return _fail(str(error), NO_GUARANTEE if isinstance(error, UnfinishedRunError) else BAD_INPUT)
     except OSError as error:
         return NO_READER if isinstance(error, BrokenPipeError) and drop_output() else _fail(_words(error))
     except KeyboardInterrupt as error:
@@ -251,9 +251,9 @@ def _written(command: Callable[[], int | None]) -> int:
         raise
 
 
-def _fail(message: str) -> int:
+def _fail(message: str, code: int = BAD_INPUT) -> int:
     print(f"tacita: error: {' '.join(message.split())}", file=sys.stderr)
-    return BAD_INPUT
+    return code
 
 
 def _advice(error: BaseException) -> str:

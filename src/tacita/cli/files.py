@@ -84,12 +84,16 @@ def statement(run: str, /) -> int:
     Args:
         run: Folder of a finished run.
     """
+    from tacita.ledger.verdict import verdict
+    from tacita.runs.sealed_run import SealedRun
     from tacita.tables import check_run
 
     checked = check_run(run)
     if checked.faults:
         print("TAMPERED: what follows does not hold, because something was changed:")
         print("".join(f"  - {fault}.\n" for fault in checked.faults))
+    elif (now := checked.verdict.in_words()) != verdict(SealedRun(run).fields).in_words():
+        print(f"VERDICT NOW: {now}. What follows was sealed before that.\n")
     print(checked.text, end="")
     for note in checked.notes:
         print(f"tacita: note: {note}", file=sys.stderr)

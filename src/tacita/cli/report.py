@@ -51,5 +51,5 @@ def card(run: str, /) -> int:
     from tacita.tables import check_run
 
     checked = check_run(run)
-    print(model_card(SealedRun(run).fields, checked.verdict, Path(run).absolute().name), end="")
+    print(model_card(SealedRun(run).fields, checked.verdict, Path(run).absolute().name, checked.notes), end="")
     return exit_code(checked.verdict)

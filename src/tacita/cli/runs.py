@@ -37,10 +37,12 @@ def list_runs(folder: str = ".", /) -> int:
     if not found:
         print(f"no runs in {folder}", file=sys.stderr)
         return 0
-    table = Table("run", "state", "day", "data set", "verdict", "epsilon", "delta", "score", box=box.SIMPLE_HEAD)
+    from tacita.ledger.run_sections import GUARANTEE
+
+    table = Table("run", "state", "day", "data set", "verdict", *GUARANTEE, "score", box=box.SIMPLE_HEAD)
     for run in found:
         table.add_row(*_row(run))
-    Console(width=None if sys.stdout.isatty() else 140, highlight=False, markup=False).print(table)
+    Console(width=None if sys.stdout.isatty() else 1000, highlight=False, markup=False).print(table)
     return NO_GUARANTEE if any(run.state == "changed" for run in found) else 0
 
 
@@ -55,6 +57,8 @@ def show_run(run: str, /, *, json: Annotated[bool, FLAG] = False) -> int:
     """
     from json import dumps
 
+    from tacita.runs.folder import RunFolder
+    from tacita.runs.sealed_run import unfinished_in_words
     from tacita.tables import check_run
     from tacita.tables.overview import overview_of
 
@@ -62,7 +66,7 @@ def show_run(run: str, /, *, json: Annotated[bool, FLAG] = False) -> int:
     if found is None:
         raise TacitaError(f"{run!r} holds no run: give the --output of a training.")
     if found.state == "unfinished":
-        print(f"{'state':<{WIDTH}}unfinished: repeat the command of its training to continue it")
+        print(f"{'state':<{WIDTH}}{unfinished_in_words(RunFolder(run))}")
         return NO_GUARANTEE
     checked = check_run(run)
     if json:
@@ -150,35 +154,35 @@ def edit_run(
 
 
 def _row(run: "RunOverview") -> tuple[str, ...]:
-    from tacita.ledger.run_sections import epsilon_in_words, score_in_words
+    from tacita.ledger.run_sections import columns_of_guarantee, score_in_words
 
     fields, weighed = run.fields, run.verdict
     return (
         run.folder.name or str(run.folder),
-        run.state,
+        run.state + ", not to be signed" * bool(weighed.missing),
         str(_part(fields, "run", "date")),
         str(_part(fields, "dataset", "name")),
         weighed.in_words(),
-        epsilon_in_words(weighed) if fields else "-",
-        f"{fields['delta']:g}" if isinstance(fields.get("delta"), float) else "-",
+        *(columns_of_guarantee(fields, weighed) if fields else "----"),
         (score_in_words(run.score) if weighed.verified else None) or "-",
     )
 
 
 def _summary(run: "RunOverview", checked: "Checked") -> dict[str, str]:
-    from tacita.ledger.run_sections import epsilon_in_words, risk_in_words, score_in_words
+    from tacita.ledger.run_sections import guarantee_in_words, not_to_be_signed, risk_in_words, score_in_words
 
+    unsigned = not_to_be_signed(checked.verdict)
     fields, faults = run.fields, checked.faults
     return {
         "run": f"{run.folder} ({_part(fields, 'run', 'id')}, {_part(fields, 'run', 'date')})",
         "state": "finished, verified" if not faults else f"TAMPERED: {'; '.join(faults)}",
         "verdict": checked.verdict.in_words(),
-        "guarantee": f"epsilon {epsilon_in_words(checked.verdict)} at delta {fields.get('delta')}, "
-        f"{fields.get('neighboring_relation')}, {fields.get('privacy_unit')}",
+        "guarantee": guarantee_in_words(fields, checked.verdict),
         "risk": risk_in_words(fields, checked.verdict),
         "model": _model_in_words(fields),
         "score": (score_in_words(run.score) or "none") if checked.verdict.verified else "not verified",
         **({"edited": fields["headline"]} if "edits" in fields else {}),
+        **({"signature": unsigned} if unsigned else {}),
         **({"note": "; ".join(checked.notes)} if checked.notes else {}),
         "more": f"tacita statement {run.folder}",
     }

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tacita.finetune.settings import FinetuneSettings
-from tacita.ledger.run_sections import score_in_full
-from tacita.ledger.text_lines import rounded_up
+from tacita.ledger.run_sections import guarantee_in_words, score_in_full
+from tacita.ledger.verdict import verdict
 
 SCORED = "loss in nats a token"
 CAVEATS = (
@@ -18,18 +18,16 @@ CAVEATS = (
 
 def card(fields: Mapping[str, Any], settings: FinetuneSettings, base: str) -> str:
     """Return the card as Markdown, with the head that hubs read."""
-    epsilon = fields.get("epsilon")
-    bound = f"epsilon <= {rounded_up(epsilon)}" if isinstance(epsilon, int | float) else "no epsilon"
+    weighed = verdict(fields)
     said = fields.get("about") if isinstance(fields.get("about"), Mapping) else {}
     score, headline = fields.get("holdout_score"), fields.get("headline")
-    unit, relation = fields.get("privacy_unit"), fields.get("neighboring_relation")
     head = ["---", f"base_model: {base}", f"library_name: {'peft' if settings.train == 'lora' else 'transformers'}"]
     head += ["pipeline_tag: text-generation", "tags:", "- differential-privacy", "---", ""]
     lines = [
         f"# {base}, fine-tuned with differential privacy",
         "",
         *([f"**{headline}**", ""] if headline else []),
-        f"**{fields.get('verdict', 'no verdict')}**: {bound} at delta {fields.get('delta')}, {unit}, {relation}.",
+        f"**{weighed.in_words()}**: {guarantee_in_words(fields, weighed)}.",
         "",
         f"* Trained: {settings.train}, {settings.epochs:g} expected passes, clipping threshold "
         f"{settings.max_grad_norm:g}, {settings.max_tokens} tokens a record.",

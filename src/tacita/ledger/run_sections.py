@@ -4,10 +4,11 @@ Place: text_lines -> [ledger.run_sections] -> sections, report. The core states 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from decimal import Decimal
 from typing import Any
 
 from tacita.ledger.text_lines import Words, in_words, listed, names_in_words, right_in_words, rounded_up, row
-from tacita.ledger.verdict import Verdict
+from tacita.ledger.verdict import Verdict, verdict
 
 Fields = Mapping[str, Any]
 GIVEN = {  # what whoever makes the run may say of it -> its name on the page
@@ -18,39 +19,20 @@ GIVEN = {  # what whoever makes the run may say of it -> its name on the page
     "recipients": "Recipients",
     "retention": "Retention",
 }
-TO_SIGN = ("responsible", "contact", "purpose")  # of GIVEN: who answers, whom to ask, and what for
-
+OUTSIDE_OF_IT = "What the guarantee does not cover"
+NO_PERMISSION = (
+    "The guarantee is about what these say, and is no stronger there. Whether they may leave is not decided here."
+)
+LEDGER_HASH = "SHA-256 of the ledger's last line before its seal"
+HOLD_SCORE = ("statement.txt", "statement.json", "ledger.jsonl", "ledger.head.json", "signatures.jsonl")  # or its hash
+GUARANTEE = ("epsilon", "delta", "neighbours", "unit")  # the four that have to be the same to be compared
+UNLISTED = "not known: a run is listed under the name of its data set, and none was given."
 IN_MEMORY = "memory"  # the field ledger_anchor of a ledger without a file
 NOT_VERIFIED = (
     "What was given or declared (people, purpose, data set, bounds, public files), what else was done with the same "
-    "data, and that nobody rewrote the ledger with all copies of its last hash. Whoever signs answers for these."
+    "data, and that nobody rewrote the ledger with all copies of its last hash. No program can verify these, and a "
+    "signature does not: ask those who gave them."
 )
-
-
-def missing_to_sign(fields: Fields) -> list[str]:
-    """Return the names of what a statement must say before somebody can sign it, and does not.
-
-    Example:
-        >>> missing_to_sign({"about": {"responsible": "Ward analytics", "purpose": " "}})
-        ['contact', 'purpose']
-    """
-    about = fields.get("about")
-    said = about if isinstance(about, Mapping) else {}
-    return [name for name in TO_SIGN if not (isinstance(said.get(name), str) and said[name].strip())]
-
-
-def not_to_be_signed(fields: Fields) -> str:
-    """Say what keeps a statement from being signed; empty if nothing does.
-
-    Example:
-        >>> not_to_be_signed({"about": {"responsible": "Ward analytics", "purpose": "to plan beds"}})
-        'NOT TO BE SIGNED: contact is not given, so that nobody would answer for it.'
-        >>> not_to_be_signed({"about": dict.fromkeys(TO_SIGN, "given")})
-        ''
-    """
-    missing = missing_to_sign(fields)
-    words = f"NOT TO BE SIGNED: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not given"
-    return f"{words}, so that nobody would answer for it." if missing else ""
 
 
 def _run(fields: Fields) -> Iterator[Words]:
@@ -62,11 +44,11 @@ def _run(fields: Fields) -> Iterator[Words]:
         yield row("Run", f"{run['id']}, stated on {run['date']} (UTC, by the machine's clock), with {versions}")
     yield row("Data", _data(fields))
     yield from (row(title, about[name]) for name, title in GIVEN.items() if name in about)
-    missing = [title.lower() for name, title in GIVEN.items() if name not in about]
+    named = isinstance(dataset, Mapping)
+    missing = ["name of the data set"] * (not named) + [one.lower() for name, one in GIVEN.items() if name not in about]
     if missing:
         yield row("Not given", f"{', '.join(missing)}.")
-    if isinstance(dataset, Mapping):
-        yield row("Other runs", other_runs_in_words(dataset))
+    yield row("Other runs", other_runs_in_words(dataset) if named else UNLISTED)
 
 
 def _data(fields: Fields) -> str:
@@ -99,15 +81,72 @@ def _signature(fields: Fields) -> Iterator[Words]:
     yield row("Not verified", NOT_VERIFIED)
     yield Words("")
     lines = "Name: ____________________   Date: ______________   Signature: ____________________"
-    yield Words(not_to_be_signed(fields) or lines)
+    yield Words(not_to_be_signed(verdict(fields)) or lines)
+
+
+def not_to_be_signed(weighed: Verdict) -> str:
+    """Say why nobody should sign; empty if somebody may.
+
+    Example:
+        >>> not_to_be_signed(Verdict("private", missing=("contact",)))
+        'NOT TO BE SIGNED: contact is not given, so that nobody would answer for it. tacita sign takes --contact.'
+        >>> not_to_be_signed(Verdict("not private")), not_to_be_signed(Verdict("private"))
+        ('NOT TO BE SIGNED: nothing is guaranteed, the verdict is not private.', '')
+    """
+    if not weighed.guaranteed:
+        return f"NOT TO BE SIGNED: nothing is guaranteed, the verdict is {weighed.word}."
+    if not weighed.missing:
+        return ""
+    verb, options = "is" if len(weighed.missing) == 1 else "are", " ".join(f"--{name}" for name in weighed.missing)
+    return (
+        f"NOT TO BE SIGNED: {', '.join(weighed.missing)} {verb} not given, so that nobody would answer for it. "
+        f"tacita sign takes {options}."
+    )
+
+
+def files_policy(policy: Any, weighed: Verdict) -> Any:
+    """Return a field ``files_policy`` in which no file may leave that the verdict does not let leave.
+
+    Example:
+        >>> files = {"may_leave": ["model.safetensors", "statement.json"], "never": ["the table itself"]}
+        >>> files_policy(files, Verdict("not private"))["may_leave"]
+        []
+        >>> files_policy(files, Verdict("private model, exact score"))["may_leave"]
+        ['model.safetensors']
+    """
+    leaving, never = (policy.get(name) if isinstance(policy, Mapping) else None for name in ("may_leave", "never"))
+    if not (isinstance(leaving, list) and isinstance(never, list)) or (weighed.guaranteed and not weighed.exact):
+        return policy
+    kept = [name for name in leaving if not weighed.guaranteed or str(name).rpartition("/")[2] in HOLD_SCORE]
+    why = "they hold the exact score, or a hash that tests a guess of it" if weighed.exact else "nothing is guaranteed"
+    staying = [f"{', '.join(map(str, kept))}: {why}"] if kept else []
+    return {**policy, "may_leave": [name for name in leaving if name not in kept], "never": [*staying, *never]}
 
 
 def files_in_words(fields: Fields) -> dict[str, str]:
-    """Say which files may leave, and which never; empty if nothing was said of that."""
-    policy = fields.get("files_policy")
-    if not isinstance(policy, Mapping):
+    """Say which files the guarantee covers, and which must stay; empty if nothing was said of that."""
+    covered, staying = ([*map(str, _part(fields, "files_policy", name) or ())] for name in ("may_leave", "never"))
+    if not (covered or staying):
         return {}
-    return {"May leave": f"{', '.join(policy['may_leave'])}.", "Never": f"{'; '.join(policy['never'])}."}
+    said = f"{', '.join(covered)}. {NO_PERMISSION}" if covered else "no file."
+    return {"Covered": said, "Must stay": f"{'; '.join(staying)}."}
+
+
+def price_of_choice(fields: Fields) -> str:
+    """Say what a choice by hand costs, which no ledger knows: all runs together, by basic composition."""
+    runs, epsilon = fields["chosen_among"], fields["conditional_epsilon"] if fields["conditions"] else fields["epsilon"]
+    words = (
+        f"CHOSEN AMONG {runs} RUNS by looking at results: the price of that choice is not in the epsilon of this run. "
+    )
+    if epsilon is None:
+        return words + "Nothing is guaranteed of these runs together."
+    total, delta = (runs * Decimal(repr(one)) for one in (epsilon, fields["delta"]))  # exact, and then rounded up
+    if delta >= 1:
+        return words + "Of these runs together nothing is guaranteed at such a delta."
+    return words + (
+        f"These runs together, if each has this epsilon and delta, have epsilon <= {rounded_up(total)} at delta = "
+        f"{float(rounded_up(delta)):g}."
+    )
 
 
 def _columns(fields: Fields) -> Iterator[Words]:
@@ -141,9 +180,9 @@ def rows_in_words(rows: Any) -> str:
 
 def other_runs_in_words(dataset: Mapping[str, Any]) -> str:
     """Say how many other runs are listed under the same name, and what all of them guarantee together."""
-    others = f"{dataset['other_runs']} listed under this name in {dataset['list']}"
+    others = f"{dataset['other_runs']} listed under this name in {dataset['list']} when this was stated"
     if dataset["other_runs"] == 0:
-        return f"none listed under this name in {dataset['list']}."
+        return f"none listed under this name in {dataset['list']} when this was stated."
     together = dataset.get("together")
     if not isinstance(together, Mapping):
         return f"{others}."
@@ -206,6 +245,24 @@ def epsilon_in_words(weighed: Verdict) -> str:
     return f"{bound} (under conditions)" if "under conditions" in weighed.word else bound
 
 
+def columns_of_guarantee(fields: Fields, weighed: Verdict) -> tuple[str, ...]:
+    """Return epsilon, delta, neighbouring relation and unit, which stand beside each other in every view."""
+    said = [str(fields.get(name, "-")) for name in ("neighboring_relation", "privacy_unit")]
+    delta = fields.get("delta")
+    return (epsilon_in_words(weighed), f"{delta:g}" if isinstance(delta, float) else str(delta), *said)
+
+
+def guarantee_in_words(fields: Fields, weighed: Verdict) -> str:
+    """Say the same in a line.
+
+    Example:
+        >>> stated = {"delta": 1e-6, "neighboring_relation": "replace_one", "privacy_unit": "one person"}
+        >>> guarantee_in_words(stated, Verdict("private", epsilon=1.0))
+        'epsilon at most 1 at delta 1e-06, replace_one, one person'
+    """
+    return "epsilon {} at delta {}, {}, {}".format(*columns_of_guarantee(fields, weighed))
+
+
 def risk_in_words(fields: Fields, weighed: Verdict) -> str:
     """Say what an attacker can find out about one unit, for the views that are shorter than the statement."""
     accuracy = _number(fields, "attack_accuracy")
@@ -217,6 +274,11 @@ def risk_in_words(fields: Fields, weighed: Verdict) -> str:
         f"An attacker who knows all other units and is 50 : 50 before about one unit {right_in_words(accuracy)} "
         f"afterwards, having seen everything that was released{apart}."
     )
+
+
+def _part(fields: Fields, name: str, part: str) -> Any:
+    value = fields.get(name)
+    return value.get(part) if isinstance(value, Mapping) else None
 
 
 def _number(fields: Any, name: str) -> float | None:
@@ -249,7 +311,7 @@ SECTIONS: dict[str, Callable[[Fields], Iterable[Words]]] = {  # by the title in 
     "This run": _run,
     "Held-out score": lambda fields: listed(score_in_full(one) for one in _score_of(fields)),
     "Files": lambda fields: (row(name, words) for name, words in files_in_words(fields).items()),
-    "What is not anonymised": lambda fields: listed(fields.get("not_anonymised")),
+    OUTSIDE_OF_IT: lambda fields: listed(fields.get("not_anonymised")),
     "Columns": _columns,
     "Signature": _signature,
     "Held-out score in full": lambda fields: listed(_score_of(fields)),

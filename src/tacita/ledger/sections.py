@@ -11,7 +11,7 @@ from typing import Any
 from tacita.accounting import gaussian_delta, gaussian_mu
 from tacita.accounting.relations import NeighboringRelation
 from tacita.ledger.text_lines import Words, in_words, listed, percent_up, right_in_words, rounded_up, row, wrapped
-from tacita.ledger.verdict import NEXT_TO_NOTHING, Verdict, exact_score
+from tacita.ledger.verdict import NEXT_TO_NOTHING, exact_score, verdict
 
 Fields = Mapping[str, Any]
 Section = Callable[[Fields], Iterable[Words]]
@@ -137,26 +137,11 @@ def _alarms(fields: Fields) -> Iterator[str]:
             "guarantee, which is that of the model: do not publish it with the model."
         )
     if fields.get(CHOSEN) is not None:
-        yield _price_of_choice(fields)
+        from tacita.ledger.run_sections import price_of_choice  # no oracle needs it
+
+        yield price_of_choice(fields)
     if not fields["ledger_verified"]:
         yield f"LEDGER NOT INTACT: {fields['ledger_reason']}. The numbers below cannot be relied on."
-
-
-def _price_of_choice(fields: Mapping[str, Any]) -> str:
-    """Say what a choice by hand costs, which no ledger knows: all runs together, by basic composition."""
-    runs, epsilon = fields[CHOSEN], fields["conditional_epsilon"] if fields["conditions"] else fields["epsilon"]
-    words = (
-        f"CHOSEN AMONG {runs} RUNS by looking at results: the price of that choice is not in the epsilon of this run. "
-    )
-    if epsilon is None:
-        return words + "Nothing is guaranteed of these runs together."
-    total, delta = (runs * Decimal(repr(one)) for one in (epsilon, fields["delta"]))  # exact, and then rounded up
-    if delta >= 1:
-        return words + "Of these runs together nothing is guaranteed at such a delta."
-    return words + (
-        f"These runs together, if each has this epsilon and delta, have epsilon <= {rounded_up(total)} at delta = "
-        f"{float(rounded_up(delta)):g}."
-    )
 
 
 # The page to sign.
@@ -167,27 +152,30 @@ def _guarantee(fields: Fields) -> Iterator[Words]:
         yield Words("Nothing: no session is registered, so nothing can be said of any model.")
         return
     delta, epsilon = fields["delta"], fields["conditional_epsilon"] if fields["conditions"] else fields["epsilon"]
-    given = "epsilon = infinity" if epsilon is None else f"epsilon <= {rounded_up(epsilon)}"
+    weighed, given = verdict(fields), "epsilon = infinity" if epsilon is None else f"epsilon <= {rounded_up(epsilon)}"
     if fields["conditions"]:
         yield Words(
             "No unconditional epsilon. The numbers below hold only under these conditions, which nobody enforces:"
         )
         yield from (Words(f"{condition}.", "    - ", "      ") for condition in fields["conditions"])
     count = sum(one["state"] != "withdrawn" for one in fields["sessions"]) + len(fields["shares"])
+    if not weighed.guaranteed:
+        otherwise = "" if epsilon is None else " With secret noise, an intact ledger and no change since it would be:"
+        yield Words(f"NOTHING: the verdict is {weighed.word}.{otherwise}")
     yield Words(
         f"Differential privacy with {given} at delta = {delta:g}, for the plan: all queries of "
         f"{'1 session' if count == 1 else f'all {count} sessions'} in the ledger, earlier runs in it included."
     )
-    yield row("Verdict", f"{Verdict(fields['verdict'], fields['verdict_warnings']).in_words()}.")
+    yield row("Verdict", f"{weighed.in_words()}.")
     yield row("For whom", f"{fields['privacy_unit']} (the privacy unit)")
     relation = fields["neighboring_relation"]
     yield row("Neighbours", f"the data sets compared differ in one unit. By {relation}, {NEIGHBOURS[relation]}.")
-    if epsilon is not None:
+    if weighed.guaranteed and epsilon is not None:
         if fields["gdp_mu"] is not None:
             yield row("mu", _mu(fields["gdp_mu"], epsilon, delta))
         yield row("In words", _odds(epsilon, delta, _released(fields)))
     yield row("Risk", _risk(fields))
-    if epsilon is not None:
+    if weighed.guaranteed and epsilon is not None:
         yield row("Scale", _scale(delta))
         yield row("Delta", _delta(delta, fields.get(ROWS)))
     yield row("Accountant", _accountant(fields["accountant"], bounded=epsilon is not None))
@@ -255,7 +243,7 @@ SECTIONS: tuple[tuple[str, Section | None], ...] = (
     ("What is guaranteed", _guarantee),
     ("Held-out score", None),
     ("Files", None),
-    ("What is not anonymised", None),
+    ("What the guarantee does not cover", None),
     ("Caveats", lambda fields: listed(fields["caveats"])),
     ("Signature", None),
     (APPENDIX, lambda fields: ()),
@@ -297,8 +285,9 @@ def _mu(mu: float, epsilon: float, delta: float) -> str:
 def _scale(delta: float) -> str:
     shares = [(1 + gaussian_delta(gaussian_mu(epsilon, delta), 0.0)) / 2 for epsilon in SCALE]
     points = ", ".join(f"{epsilon:g}: {percent_up(share)}" for epsilon, share in zip(SCALE, shares, strict=True))
+    at_zero = rounded_up(50 + 50 * Decimal(repr(delta)), 7)  # (1 + delta) / 2
     return (
-        f"that risk, for one query with Gaussian noise at this delta, by epsilon is 0: 50 %, {points}. "
+        f"that risk, for one query with Gaussian noise at this delta, by epsilon is 0: {at_zero} %, {points}. "
         f"One published scale calls epsilon {TIERS}."
     )
 

@@ -17,7 +17,7 @@ from tacita.accounting.events.sampled import SampledEvent
 from tacita.accounting.sampling_laws import FixedSizeLaw
 from tacita.ledger.hash_chain import Anchor, canonical
 from tacita.ledger.ledger import Ledger
-from tacita.ledger.sections import write_text
+from tacita.ledger.sections import LEAVES, write_text
 from tacita.ledger.session import Session
 from tacita.ledger.verdict import RISK, is_large_delta, verdict
 
@@ -27,7 +27,8 @@ FLOATING_POINT = (
 )
 CAVEATS = (
     "Whoever holds the key file of a run, from which its noise was drawn, and also its releases can remove the noise: "
-    "keep the file secret, and delete it at the end. Deletion on solid-state disks is not claimed.",
+    "keep the file secret, and delete it at the end. Runs of tacita train, tacita finetune and tacita.fit do both "
+    "themselves: the file lies in private/, which is removed. Deletion on solid-state disks is not claimed.",
     FLOATING_POINT,
     "Only the privacy unit is protected. If a unit is one row, somebody with several rows is protected less; facts "
     "that many units share are not protected at all.",
@@ -131,6 +132,10 @@ class Statement:
         self._fields |= {"verdict": weighed.word, "verdict_warnings": list(weighed.warnings)}
         if not weighed.guaranteed:
             self._fields |= dict.fromkeys(RISK)
+        if LEAVES in fields:
+            from tacita.ledger.run_sections import files_policy
+
+            fields = {**fields, LEAVES: files_policy(fields[LEAVES], weighed)}
         for name, value in fields.items():
             if name in self._fields:
                 raise ValueError(f"{name!r} is a field that the statement takes from the ledger.")

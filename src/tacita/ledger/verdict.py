@@ -7,7 +7,9 @@ from typing import Any
 from tacita._validate import LARGE_DELTA
 
 NEXT_TO_NOTHING = 20.0  # from this epsilon on, the statement calls its promise by this name
+EXACT = ", exact score"  # how the word ends where a score is outside of the guarantee
 NOTHING_LEARNED = "NOTHING LEARNED"  # how the headline of such a model begins
+TO_SIGN = ("responsible", "contact", "purpose")  # of the field ``about``: who answers, whom to ask, and what for
 RISK = ("attack_accuracy", "attack_accuracy_from", "gdp_mu")  # follow from the whole privacy curve
 
 
@@ -19,13 +21,15 @@ class Verdict:
         word: "private", "private under conditions", "private model, exact score", "private model under conditions,
             exact score", "not private", or "ledger not intact"; of a run in a folder also "unfinished", "changed"
             (since it was finished), or "refuted" (by an audit that lies beside it).
-        warnings: What stands beside "private" in every view, however short.
+        warnings: What stands before "private" in every view, however short.
         epsilon: That of the plan, under the conditions if there are any; ``None`` if it is infinite.
+        missing: What has to be said before somebody can sign, and is not: names of ``TO_SIGN``.
     """
 
     word: str
     warnings: Sequence[str] = ()
     epsilon: float | None = None
+    missing: Sequence[str] = ()
 
     @property
     def guaranteed(self) -> bool:
@@ -38,33 +42,47 @@ class Verdict:
         return self.word not in ("changed", "ledger not intact")
 
     @property
+    def exact(self) -> bool:
+        """Whether the guarantee is that of the model, and a score without noise is outside of it."""
+        return self.guaranteed and self.word.endswith(EXACT)
+
+    @property
     def good(self) -> bool:
         """Whether a badge may be green: private, and nothing to say beside it."""
         return self.word == "private" and not self.warnings
 
     def in_words(self, word: str = "") -> str:
-        """Return the verdict for people; ``word`` says it otherwise than :attr:`word`."""
-        return (word or self.word) + (f", but {' and '.join(self.warnings)}" if self.warnings else "")
+        """Return the verdict for people, with its warnings first; ``word`` says it otherwise than :attr:`word`."""
+        said = word or self.word
+        return f"CAUTION: {' and '.join(self.warnings)}; {said[0].lower()}{said[1:]}" if self.warnings else said
 
 
 def verdict(
-    fields: Mapping[str, Any], *, changed: bool = False, refuted: bool = False, secrets: bool = False
+    fields: Mapping[str, Any],
+    *,
+    changed: bool = False,
+    refuted: bool = False,
+    secrets: bool = False,
+    other_runs: int = 0,
 ) -> Verdict:
     """Weigh the fields of a statement: the ledger, the noise, epsilon, delta, conditions, score, and what is outside.
+
+    No view decides for itself what to leave out: warnings, signature lines and files that may leave follow from this.
 
     Args:
         fields: The fields.
         changed: Whether something was changed since the run was finished.
         refuted: Whether an audit measured more than is claimed.
         secrets: Whether the key of the noise, or another private file, lies beside the run.
+        other_runs: How many other runs on the same data are listed by now; those of the fields count, too.
 
     Example:
         >>> fields = {"epsilon": 500.0, "delta": 1e-6, "sessions": [{}], "ledger_verified": True}
         >>> fields["secure_randomness"] = True  # no seed
         >>> verdict(fields).in_words(), verdict(fields).good
-        ('private, but epsilon promises next to nothing', False)
+        ('CAUTION: epsilon promises next to nothing; private', False)
         >>> verdict({**fields, "epsilon": 1.0}).good, verdict({**fields, "epsilon": 1.0, "delta": 0.1}).in_words()
-        (True, 'private, but delta is so large that whole records may be published')
+        (True, 'CAUTION: delta is so large that whole records may be published; private')
         >>> verdict({**fields, "epsilon": 1.0, "delta": 1e-3, "num_units": 1000}).good
         False
     """
@@ -79,22 +97,37 @@ def verdict(
     }
     if found := [word for word, holds in against.items() if holds]:
         return Verdict(found[0], epsilon=epsilon)
-    word = "private" + " model" * exact + " under conditions" * conditions + ", exact score" * exact
+    word = "private" + " model" * exact + " under conditions" * conditions + EXACT * exact
+    chosen, stated = (_number(one) for one in (fields.get("chosen_among"), _part(fields, "dataset", "other_runs")))
+    others = max(other_runs, stated or 0)
     warnings = {
-        "edited; no score was bought for it": bool(fields.get("edits")),
         "epsilon promises next to nothing": epsilon is not None and epsilon >= NEXT_TO_NOTHING,
         "delta is so large that whole records may be published": is_large_delta(fields),
+        f"chosen among {chosen or 0:.0f} runs by their results, which costs more than this epsilon": chosen is not None,
+        f"{others:.0f} other {'run' if others == 1 else 'runs'} on the same data cost in addition": others > 0,
+        "edited; no score was bought for it": bool(fields.get("edits")),
         "nothing was learned": (constant := str(fields.get("headline") or "").startswith(NOTHING_LEARNED)),
         "its key or a checkpoint is still in private/": secrets,
         "its score may be that of a constant guess": not constant and _like_a_guess(fields.get("holdout_score")),
     }
-    return Verdict(word, tuple(words for words, holds in warnings.items() if holds), epsilon)
+    return Verdict(word, tuple(words for words, holds in warnings.items() if holds), epsilon, _missing(fields))
 
 
 def _like_a_guess(score: Any) -> bool:
     from tacita.ledger.constant_guess import like_a_guess
 
     return like_a_guess(score)
+
+
+def _missing(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of what a statement must say before somebody can sign it, and does not."""
+    said = {name: _part(fields, "about", name) for name in TO_SIGN}
+    return tuple(name for name, words in said.items() if not (isinstance(words, str) and words.strip()))
+
+
+def _part(fields: Mapping[str, Any], name: str, part: str) -> Any:
+    value = fields.get(name)
+    return value.get(part) if isinstance(value, Mapping) else None
 
 
 def _number(value: Any) -> float | None:

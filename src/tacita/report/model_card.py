@@ -9,7 +9,9 @@ from typing import Any
 
 from tacita.ledger.run_sections import (
     GIVEN,
+    LEDGER_HASH,
     NOT_VERIFIED,
+    OUTSIDE_OF_IT,
     epsilon_in_words,
     files_in_words,
     other_runs_in_words,
@@ -24,13 +26,14 @@ from tacita.ledger.verdict import Verdict
 NOT_GIVEN = "not given"
 
 
-def model_card(fields: Mapping[str, Any], weighed: Verdict, name: str) -> str:
+def model_card(fields: Mapping[str, Any], weighed: Verdict, name: str, notes: Iterable[str] = ()) -> str:
     """Return the card of a run as Markdown. All of it is in the statement: the card adds no claim.
 
     Args:
         fields: The statement's fields.
         weighed: What the run comes to.
         name: What the model is called: the name of the run's folder.
+        notes: What was found beside the run: other runs, files that no seal covers.
     """
     about, run = _mapping(fields.get("about")), _mapping(fields.get("run"))
     dataset, relation = _mapping(fields.get("dataset")), fields.get("neighboring_relation")
@@ -66,13 +69,14 @@ def model_card(fields: Mapping[str, Any], weighed: Verdict, name: str) -> str:
                 "For whom": fields.get("privacy_unit"),
                 "Neighbours": f"{relation}: {NEIGHBOURS[relation]}" if relation in NEIGHBOURS else relation,
                 "Risk": risk_in_words(fields, weighed),
+                "Note": list(notes) or None,
                 "Conditions that nobody enforces": fields.get("conditions") or None,
-                "SHA-256 of the ledger": fields.get("ledger_sha256"),
+                LEDGER_HASH: fields.get("ledger_sha256"),
             }
         ),
         "Evaluation": _listed([score_in_full(score)] if score is not None else ["No score was computed."]),
         "Caveats and recommendations": _listed([fields.get("headline"), *(fields.get("caveats") or ())]),
-        "What is not anonymised": _listed(fields.get("not_anonymised") or ["Nothing was said."]),
+        OUTSIDE_OF_IT: _listed(fields.get("not_anonymised") or ["Nothing was said."]),
         "What is not known": _listed(
             [
                 "Scores by group of people: none were bought. Clipping and noise may cost rare groups more.",

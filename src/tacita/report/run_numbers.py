@@ -16,13 +16,13 @@ from tacita.errors import LedgerError, UnsupportedEventError
 from tacita.ledger import Ledger
 from tacita.ledger.sections import PUBLIC_LOSSES
 from tacita.ledger.statement import main_session
-from tacita.ledger.verdict import Verdict, verdict
+from tacita.ledger.verdict import Verdict
 from tacita.report.one_run import allowed
-from tacita.report.run_audit import RunAudit
 from tacita.runs.edits import LEDGER
-from tacita.runs.folder import RunFolder
 from tacita.runs.sealed_run import SealedRun
 from tacita.tables import check_run
+from tacita.tables.run_audit import RunAudit
+from tacita.tables.run_verdict import run_verdict
 
 DELTAS = tuple(10.0**exponent for exponent in range(-10, -1))
 RATES = (1e-4, 1e-3, 1e-2, 0.1, 0.5)  # false positive rates of the table
@@ -45,6 +45,7 @@ class RunNumbers:
         by_session: The epsilon of each session alone, by its id.
         audit: The audit that lies beside the run; ``None`` if there is none.
         curve: Delta of the plan at every epsilon; ``None`` if the ledger cannot be read.
+        notes: What a reader should know that is no fault.
     """
 
     folder: Path
@@ -56,6 +57,7 @@ class RunNumbers:
     by_session: dict[str, float]
     audit: RunAudit | None = None
     curve: PrivacyCurve | None = None
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, folder: str | Path) -> "RunNumbers":
@@ -76,7 +78,7 @@ class RunNumbers:
         except (LedgerError, LookupError, TypeError, ValueError):  # it was changed, and ``faults`` says so
             curves, whole = (none, none, {}), None
         audit = RunAudit.beside(Path(folder), fields)
-        return cls(Path(folder), fields, checked.text, checked.faults, *curves, audit, whole)
+        return cls(Path(folder), fields, checked.text, checked.faults, *curves, audit, whole, checked.notes)
 
     @property
     def clients(self) -> bool:
@@ -93,15 +95,9 @@ class RunNumbers:
         return [(float(made), float(loss)) for made, loss in numbers if math.isfinite(made) and math.isfinite(loss)]
 
     @property
-    def refuted(self) -> bool:
-        """Whether the audit that lies beside the run measured more than is claimed."""
-        return self.audit is not None and bool(self.audit.refuted)
-
-    @property
     def verdict(self) -> Verdict:
         """What the run comes to."""
-        secrets = RunFolder(self.folder).holds_secrets
-        return verdict(self.fields, changed=bool(self.faults), refuted=self.refuted, secrets=secrets)
+        return run_verdict(self.folder, self.fields, changed=bool(self.faults))
 
     def most_true_positives(self, rates: np.ndarray) -> np.ndarray:
         """Return the largest true positive rate of any attack at each false positive rate.

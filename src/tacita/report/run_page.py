@@ -1,12 +1,16 @@
 """``tacita report``: one or several runs as a page in one file, from their statements and ledgers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
 from tacita.ledger.run_sections import (
     GIVEN,
+    GUARANTEE,
+    LEDGER_HASH,
     NOT_VERIFIED,
+    OUTSIDE_OF_IT,
+    columns_of_guarantee,
     epsilon_in_words,
     files_in_words,
     not_to_be_signed,
@@ -18,9 +22,9 @@ from tacita.ledger.run_sections import (
 from tacita.ledger.sections import NEIGHBOURS
 from tacita.ledger.text_lines import names_in_words
 from tacita.report.html_page import bullets, facts, page, table
-from tacita.report.run_audit import ANOTHER, UNSEALED, RunAudit
 from tacita.report.run_charts import RunChart, charts_of, score_charts, with_own_ids
 from tacita.report.run_numbers import RunNumbers
+from tacita.tables.run_audit import ANOTHER, UNSEALED, RunAudit
 
 VERDICTS = {
     "private": "Private, as stated",
@@ -52,10 +56,9 @@ def report_page(runs: Sequence[RunNumbers]) -> str:
 
 def _comparison(runs: Sequence[RunNumbers]) -> str:
     rows = [
-        (run.folder.name, _verdict(run), epsilon_in_words(run.verdict), f"{run.fields.get('delta')}", _score(run))
-        for run in runs
+        (run.folder.name, _verdict(run), *columns_of_guarantee(run.fields, run.verdict), _score(run)) for run in runs
     ]
-    header = ("run", "verdict", "epsilon", "delta", "score")
+    header = ("run", "verdict", *GUARANTEE, "score")
     shown = "".join(_figure(chart, f"all-{place}", "all runs") for place, chart in enumerate(score_charts(runs)))
     return f'<h2>Comparison</h2>{table(header, rows, "Runs beside each other")}<div class="charts">{shown}</div>'
 
@@ -80,7 +83,7 @@ def _section(run: RunNumbers, place: int) -> str:
 
 
 def _first(run: RunNumbers) -> str:
-    """Return what is printed on the first page: verdict, run, guarantee, what is not covered, and the signature."""
+    """Return what is printed first: verdict, run, guarantee, what is not covered, caveats, and the signature."""
     fields = run.fields
     given, facts_of_run, dataset = (_mapping(fields.get(name)) for name in ("about", "run", "dataset"))
     said = {title: given.get(name, "not given") for name, title in GIVEN.items()}
@@ -91,7 +94,7 @@ def _first(run: RunNumbers) -> str:
         "Delta": fields.get("delta"),
         "For whom": fields.get("privacy_unit"),
         "Neighbours": _relation(fields.get("neighboring_relation")),
-        "Conditions that nobody enforces": fields.get("conditions") or "none",
+        "Conditions that nobody enforces": fields.get("conditions") or "none beside what is not verified",
         "Score": _score(run),
         "Edited": fields.get("headline") if "edits" in fields else None,
         "Clients" if run.clients else "Rows": None if fields.get("rows") is None else rows_in_words(fields["rows"]),
@@ -101,14 +104,14 @@ def _first(run: RunNumbers) -> str:
         **files_in_words(fields),
         "Not verified": NOT_VERIFIED,
         "Audit": None if run.audit is None else f"{run.audit.words} {OUTSIDE}",
-        "SHA-256 of the ledger": fields.get("ledger_sha256"),
+        LEDGER_HASH: fields.get("ledger_sha256"),
     }
     return (
         f"<h2>{escape(run.folder.name)}</h2>{_verdict_box(run)}"
         f"{facts({name: value for name, value in guarantee.items() if value is not None})}"
         f"<h3>This run</h3>{facts({**own, **said})}"
-        f"<h3>What is not anonymised</h3>{bullets(fields.get('not_anonymised') or ['not said'])}"
-        f"{_signature(fields)}"
+        f"<h3>{OUTSIDE_OF_IT}</h3>{bullets(fields.get('not_anonymised') or ['not said'])}"
+        f"<h3>Caveats</h3>{bullets(fields.get('caveats') or ['none'])}{_signature(run)}"
     )
 
 
@@ -116,8 +119,8 @@ def _relation(name: Any) -> Any:
     return f"{name}: {NEIGHBOURS[name]}." if name in NEIGHBOURS else name
 
 
-def _signature(fields: Mapping[str, Any]) -> str:
-    if words := not_to_be_signed(fields):
+def _signature(run: RunNumbers) -> str:
+    if words := not_to_be_signed(run.verdict):
         return f"<p><strong>{escape(words)}</strong></p>"
     return '<div class="sign"><span>Name</span><span>Date</span><span>Signature</span></div>'
 
@@ -128,9 +131,10 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 def _verdict_box(run: RunNumbers) -> str:
     faults = bullets(run.faults) if run.faults else ""
+    notes = bullets([*filter(None, [not_to_be_signed(run.verdict)]), *run.notes]) if run.verdict.verified else ""
     return (
         f'<div class="verdict {"good" if run.verdict.good else "bad"}"><strong>{escape(_verdict(run))}</strong>'
-        f"<p>{escape(risk_in_words(run.fields, run.verdict))}</p>{faults}</div>"
+        f"<p>{escape(risk_in_words(run.fields, run.verdict))}</p>{faults}{notes}</div>"
     )
 
 
@@ -142,7 +146,7 @@ def _rest(run: RunNumbers) -> str:
         names = {name.replace("_", " "): names_in_words(found) for name, found in columns.items()}
         listed = f"<details><summary>Columns</summary>{facts(names)}</details>"
     return (
-        f"<h2>Caveats</h2>{bullets(fields.get('caveats') or ['none'])}{_audit(run.audit)}{listed}"
+        f"{_audit(run.audit)}{listed}"
         f"<details><summary>Bought from the data</summary>{bullets(fields.get('purchases') or ['nothing'])}</details>"
         f"<details><summary>Settings chosen by tacita</summary>{bullets(fields.get('chosen_by_tacita') or ['none'])}"
         f"</details>{_whole(run)}"

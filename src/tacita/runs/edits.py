@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from tacita.errors import LedgerError
 from tacita.ledger.hash_chain import LedgerLines, canonical, read, sha256
-from tacita.ledger.run_sections import one_line
+from tacita.ledger.run_sections import files_policy, one_line
 from tacita.ledger.verdict import verdict
 from tacita.runs.run_facts import Day, today
 
@@ -169,7 +169,10 @@ def edited_fields(stated: Mapping[str, Any], edits: Sequence[Edit]) -> dict[str,
     if isinstance(policy := stated.get("files_policy"), Mapping) and isinstance(policy.get("may_leave"), list):
         leaving = [f"{PARENT}/{name}" for name in policy["may_leave"]]
         found["files_policy"] = {**policy, "may_leave": [EDITS, "signatures.jsonl", *leaving]}
-    return {**found, "verdict_warnings": list(verdict(found).warnings)}
+    weighed = verdict(found)
+    if "files_policy" in found:
+        found["files_policy"] = files_policy(found["files_policy"], weighed)
+    return {**found, "verdict_warnings": list(weighed.warnings)}
 
 
 def _marked(purchase: Any) -> Any:

@@ -14,12 +14,14 @@ import safetensors.torch
 from torch import Tensor
 
 from tacita._files import replace_durably
-from tacita.errors import LedgerError, TacitaError
+from tacita._lock import IN_FOLDER
+from tacita.errors import LedgerError, TacitaError, UnfinishedRunError
 from tacita.ledger import Ledger, Statement
 from tacita.ledger.journal import head_path
 from tacita.ledger.records import Seal, statement_sha256
 from tacita.ledger.statement import statement_bytes
 from tacita.runs.edits import EDITS, LEDGER, PARENT, Edit, edited_fields, read_edits
+from tacita.runs.folder import RunFolder
 
 MODEL, TEXT, STATEMENT = "model.safetensors", "statement.txt", "statement.json"
 UNSEALED = "it has no seal, so that nothing ties these files to it; a run that was stopped is finished by its command"
@@ -151,9 +153,11 @@ class SealedRun:
         edits: What was edited since; empty for a run that was not.
         fields: The fields of the statement, with the edits, if there are any, and without a score of the model before.
         faults: What was changed, in words; empty if nothing was.
+        uncovered: Files and folders beside these that no seal covers, but for private files and signatures.
 
     Raises:
         TacitaError: The folder holds no finished run.
+        UnfinishedRunError: A run was started in it, and its command, repeated, goes on.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -164,6 +168,10 @@ class SealedRun:
         self.edits: tuple[Edit, ...] = ()
         self.faults = (*self._faults(), *(self._read_edits() if edited else ()))
         self.fields = edited_fields(self.stated, self.edits) if edited else self.stated
+        own = {*self.names(), "signatures.jsonl", IN_FOLDER, RunFolder(folder).private.name}
+        self.uncovered = _beside(self.sealed, own)
+        if edited:
+            self.uncovered = (*_beside(self.folder, {EDITS, "signatures.jsonl", PARENT}), *self.uncovered)
 
     @classmethod
     def intact(cls, folder: str | Path) -> "SealedRun":
@@ -212,6 +220,9 @@ class SealedRun:
     def _stated(self) -> dict[str, Any]:
         if not self.folder.is_dir():
             raise TacitaError(f"there is no folder {str(self.folder)!r}: give that of a finished run.")
+        kept = RunFolder(self.folder)
+        if kept.unfinished and not kept.tidying:
+            raise UnfinishedRunError(f"{str(self.folder)!r} holds no finished run, it is {unfinished_in_words(kept)}.")
         try:
             stated = json.loads((self.sealed / STATEMENT).read_bytes())
             if not isinstance(stated, dict):
@@ -286,6 +297,26 @@ class SealedRun:
             return (self.sealed / name).read_bytes()
         except OSError:
             return None
+
+
+def unfinished_in_words(folder: RunFolder) -> str:
+    """Say what to do with an unfinished run, and what it has spent by now."""
+    try:
+        sessions = [one for one in Ledger.load(folder.ledger).sessions if one.queries_spent]
+    except LedgerError:
+        sessions = []
+    spent = "; ".join(f"{one.id}, {one.queries_spent} of {one.planned_queries} planned queries" for one in sessions)
+    return (
+        "unfinished: repeat its command (or your loop) to go on, which costs no more than its plan. Counted as spent: "
+        f"{spent or 'nothing'}. It stays spent; a run in another folder spends its whole epsilon in addition"
+    )
+
+
+def _beside(folder: Path, known: set[str]) -> tuple[str, ...]:
+    """Return what is in ``folder`` that is not among ``known`` names of files; a folder within it ends with a slash."""
+    top = {name.partition("/")[0] for name in known}
+    there = sorted(folder.iterdir())
+    return tuple(f"{one.name}/" if one.is_dir() else one.name for one in there if one.name not in top)
 
 
 def _sha256(data: bytes) -> str:

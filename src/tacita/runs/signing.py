@@ -6,6 +6,8 @@ The seal shows changes unless somebody rewrites all files of a run; a signature 
 signer's public key from elsewhere. The format is that of docs/format.md.
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,13 +15,13 @@ import msgspec
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from tacita._files import replace_durably
 from tacita.errors import TacitaError
 from tacita.ledger.hash_chain import canonical
 from tacita.ledger.run_sections import not_to_be_signed, one_line
-from tacita.ledger.verdict import verdict
+from tacita.ledger.verdict import TO_SIGN, verdict
 from tacita.runs.edits import chain_of
 from tacita.runs.run_facts import Day, today
 from tacita.runs.sealed_run import SealedRun
@@ -27,6 +29,10 @@ from tacita.runs.sealed_run import SealedRun
 SIGNATURES = "signatures.jsonl"
 _SIGNED = b"tacita signature 1\n"  # before what is signed, so that it is no signature of anything else
 _OPENSSH = b"-----BEGIN OPENSSH"
+_BCRYPT = (
+    "which cannot be read without the package bcrypt: install it (pip install bcrypt), or make a key with a password "
+    "in another form: openssl genpkey -algorithm ed25519 -aes256 -out officer, and openssl pkey -in officer -pubout"
+)
 _MAKE_ONE = "Make one with: ssh-keygen -t ed25519 -f officer"
 Hex32 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
@@ -41,6 +47,7 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         public_key: The signer's public key, 32 bytes in hexadecimal digits.
         signer: The name that the signer gave.
         date: The day, by the signer's clock.
+        about: What the signer says where the statement does not: responsible, contact, purpose. Unset if nothing.
         signature: The signature, 64 bytes in hexadecimal digits.
     """
 
@@ -50,10 +57,18 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     public_key: Hex32
     signer: str
     date: Day
+    about: Annotated[dict[Literal["responsible", "contact", "purpose"], str], Meta(min_length=1)] | UnsetType = UNSET
     signature: Annotated[str, Meta(pattern=r"\A([0-9a-f]{128})?\Z")] = ""
 
     def __post_init__(self) -> None:
         one_line("signer", self.signer)
+        for name, words in self.given.items():
+            one_line(name, words)
+
+    @property
+    def given(self) -> dict[str, str]:
+        """What the signer says where the statement does not, by name; empty if nothing."""
+        return {str(name): words for name, words in self.about.items()} if self.about else {}
 
     def signed(self) -> bytes:
         """Return what the signature is of."""
@@ -62,32 +77,48 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return _SIGNED + canonical(fields)
 
 
-def sign_run(folder: str | Path, key: bytes, *, signer: str, password: bytes | None = None) -> Signature:
-    """Sign the finished run in ``folder``; several people may.
+def sign_run(
+    folder: str | Path,
+    key: bytes,
+    *,
+    signer: str,
+    password: bytes | None = None,
+    about: Mapping[str, str] | None = None,
+) -> Signature:
+    """Sign the finished run in ``folder``; several people may. Who has signed already signs no second time.
 
     Args:
         folder: The folder of a finished run, in which nothing was changed.
         key: The bytes of an Ed25519 private key, PEM or OpenSSH. It is not stored.
         signer: Who signs, in one line of text.
         password: The key's password, if it has one.
+        about: Those of ``responsible``, ``contact`` and ``purpose`` that the statement does not say. The signature
+            covers them; the sealed statement stays as it is.
 
     Raises:
         TacitaError: The folder holds no finished run; something was changed; the verdict guarantees nothing; the
             statement does not say who is responsible, whom to ask, and what the model is for; or a signature that is
             there already does not hold.
-        ValueError: The key is none, has another kind, or needs another password.
+        ValueError: The key is none, has another kind, or needs another password; or ``about`` has other names, or one
+            that the statement says.
         TypeError: The key has a password, which was not given.
     """
     run = SealedRun.intact(folder)
     already = signatures(folder)
-    _check_signable(run.fields)
+    if others := sorted({*(about or {})} - {*TO_SIGN}):
+        raise ValueError(f"about must hold {', '.join(TO_SIGN)}, got {', '.join(others)}.")
+    _check_signable(run.fields, about or {})
     private = _private_key(key, password)
     new = Signature(
         **_place(folder),
         public_key=private.public_key().public_bytes_raw().hex(),
         signer=signer,
         date=today(),
+        about={name: about[name] for name in TO_SIGN if name in about} if about else UNSET,
     )
+    for one in already:
+        if (one.public_key, one.signer, one.given) == (new.public_key, new.signer, new.given):
+            return one
     new = msgspec.structs.replace(new, signature=private.sign(new.signed()).hex())
     lines = [canonical(msgspec.to_builtins(one)) + b"\n" for one in (*already, new)]
     replace_durably(Path(folder) / SIGNATURES, b"".join(lines))
@@ -109,11 +140,17 @@ def signatures(folder: str | Path) -> tuple[Signature, ...]:
         return ()
     except OSError as error:
         raise TacitaError(f"{SIGNATURES} cannot be read: {error.strerror}.") from None
-    _check_signable(SealedRun.intact(folder).fields)
+    run = SealedRun.intact(folder)
     *lines, rest = data.split(b"\n")
     if not lines or rest:
         raise TacitaError(f"{SIGNATURES} has no whole lines.")
-    return tuple(_read(line, number, _place(folder)) for number, line in enumerate(lines, start=1))
+    found = tuple(_read(line, number, _place(folder)) for number, line in enumerate(lines, start=1))
+    for one in found:
+        try:
+            _check_signable(run.fields, one.given)
+        except ValueError as error:
+            raise TacitaError(f"{SIGNATURES}: {error}") from None
+    return found
 
 
 def public_key_of(key: bytes) -> str:
@@ -138,7 +175,9 @@ def _private_key(key: bytes, password: bytes | None) -> Ed25519PrivateKey:
     load = serialization.load_ssh_private_key if openssh else serialization.load_pem_private_key
     try:
         private = load(key, password)
-    except (ValueError, UnsupportedAlgorithm):
+    except (ValueError, UnsupportedAlgorithm) as error:
+        if openssh and "bcrypt" in str(error):
+            raise ValueError(f"key is an OpenSSH key with a password, {_BCRYPT}") from None
         private = None
     if not isinstance(private, Ed25519PrivateKey):
         hint = "Is the password right?" if password else _MAKE_ONE
@@ -146,11 +185,14 @@ def _private_key(key: bytes, password: bytes | None) -> Ed25519PrivateKey:
     return private
 
 
-def _check_signable(stated: dict[str, Any]) -> None:
-    if missing := not_to_be_signed(stated):
-        raise TacitaError(f"{missing} A new run can say it: --responsible, --contact, --purpose.")
-    if not verdict(stated).guaranteed:
-        raise TacitaError(f"there is nothing to sign: the verdict is {verdict(stated).word}.")
+def _check_signable(stated: Mapping[str, Any], given: Mapping[str, str]) -> None:
+    """Raise unless the verdict lets the run be signed, with what the signer says where the statement does not."""
+    weighed = verdict(stated)
+    if weighed.guaranteed and (twice := [name for name in given if name not in weighed.missing]):
+        raise ValueError(f"{', '.join(twice)} must be left out: the statement says it already.")
+    missing = [name for name in weighed.missing if name not in given]
+    if reason := not_to_be_signed(replace(weighed, missing=missing)):
+        raise TacitaError(reason)
 
 
 def _place(folder: str | Path) -> dict[str, Any]:

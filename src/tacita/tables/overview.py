@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from tacita.errors import TacitaError
-from tacita.ledger.verdict import Verdict, verdict
+from tacita.ledger.verdict import Verdict
 from tacita.runs.edits import EDITS
 from tacita.runs.folder import RunFolder
 from tacita.runs.sealed_run import STATEMENT, SealedRun
+from tacita.tables.run_verdict import run_verdict
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,10 @@ class RunOverview:
 
     @property
     def verdict(self) -> Verdict:
-        """What the run comes to, as far as its seal tells."""
+        """What the run comes to, as far as its seal and what lies beside it tell."""
         if self.state == "unfinished":
             return Verdict(self.state)
-        secrets = RunFolder(self.folder).holds_secrets
-        return verdict(self.fields, changed=self.state == "changed", secrets=secrets)
+        return run_verdict(self.folder, self.fields, changed=self.state == "changed")
 
     @property
     def score(self) -> dict[str, Any]:

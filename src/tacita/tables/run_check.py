@@ -13,13 +13,14 @@ from typing import Any
 
 from tacita.errors import LedgerError, TacitaError
 from tacita.ledger import Ledger, Statement, statement
-from tacita.ledger.verdict import Verdict, verdict
+from tacita.ledger.verdict import Verdict
 from tacita.runs.edits import EDITS, LEDGER, PARENT
 from tacita.runs.folder import RunFolder
 from tacita.runs.run_facts import tacita_version
 from tacita.runs.sealed_run import STATEMENT, TEXT, SealedRun
 from tacita.runs.signing import SIGNATURES
 from tacita.tables import run_list
+from tacita.tables.run_verdict import other_runs, run_verdict
 from tacita.tables.table_model import load
 from tacita.tables.table_statement import EXTRAS, IF_ANY
 
@@ -28,6 +29,7 @@ SECRETS = (
     "else gets the folder: repeat the command of the run, or after a loop of your own tacita.Randomness.destroy(key)"
 )
 EDITED = "edited: what is sealed is the run before the edit; tacita statement {} shows it, with its score"
+UNCOVERED = "no seal and no signature covers these files, whatever they say: {}"
 SIGNED = "signed: not checked here; tacita verify RUN --public-key FILE checks the signatures"
 
 
@@ -70,9 +72,9 @@ def check_run(folder: str | Path) -> Checked:
     except (LedgerError, LookupError, AttributeError, TypeError, ValueError) as error:
         unread = [f"{LEDGER}: {error}"] if not faults else []
         return Checked(_text(run.folder), (*faults, *unread), Verdict("changed"))
-    notes, secrets = _notes(run.folder, run.stated), RunFolder(folder).holds_secrets
+    notes = _notes(run)
     if not again.to_json()["ledger_verified"]:  # a statement of such a ledger differs in itself
-        return Checked(shown.text, tuple(faults), verdict(shown.to_json(), changed=True), notes)
+        return Checked(shown.text, tuple(faults), run_verdict(folder, shown.to_json(), changed=True), notes)
     compared = compare_statements(run.stated, again.to_json(), sealed=not faults)
     if compared.changed:
         faults.append(f"{STATEMENT} does not follow from the ledger: {', '.join(compared.changed)}")
@@ -81,7 +83,8 @@ def check_run(folder: str | Path) -> Checked:
     if compared.words_may_differ and not faults and (_text(run.sealed) != text or compared.worded):
         notes = (compared.note, *notes)
     faults += _unfit(run.folder) if run.edits and not faults else []
-    return Checked(shown.text, tuple(faults), verdict(shown.to_json(), changed=bool(faults), secrets=secrets), notes)
+    weighed = run_verdict(folder, shown.to_json(), changed=bool(faults))
+    return Checked(shown.text, tuple(faults), weighed, notes)
 
 
 def _unfit(folder: Path) -> list[str]:
@@ -93,19 +96,17 @@ def _unfit(folder: Path) -> list[str]:
     return []
 
 
-def _notes(folder: Path, stated: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return notes of signatures, edits, private files, and runs on the same data set that the list of runs now has."""
+def _notes(run: SealedRun) -> tuple[str, ...]:
+    """Return notes of signatures, edits, private files, files without a seal, and other runs on the same data set."""
+    folder, count = run.folder, other_runs(run.folder, run.stated)
     found = {
         SIGNED: (folder / SIGNATURES).exists(),
         EDITED.format(folder / PARENT): (folder / EDITS).exists(),
         SECRETS: RunFolder(folder).holds_secrets,
+        UNCOVERED.format(", ".join(run.uncovered)): bool(run.uncovered),
+        run_list.words(run.stated["dataset"], count) if count else "": count > 0,
     }
-    signed = tuple(words for words, holds in found.items() if holds)
-    dataset = stated.get("dataset")
-    if not isinstance(dataset, Mapping) or not {"name", "id", "list"} <= set(dataset):
-        return signed
-    count = run_list.others(folder.absolute().parent / run_list.NAME, dataset)
-    return (*signed, run_list.words(dataset, count)) if count else signed
+    return tuple(words for words, holds in found.items() if holds)
 
 
 def _text(folder: Path) -> str:
@@ -135,7 +136,16 @@ def _again(ledger: Ledger, stated: Mapping[str, Any]) -> Statement:
 
 
 WORDS = frozenset(
-    {"accountant", "assumptions", "attack_accuracy_from", "caveats", "disclaimers", "sampler", "verdict_warnings"}
+    {
+        "accountant",
+        "assumptions",
+        "attack_accuracy_from",
+        "caveats",
+        "disclaimers",
+        "files_policy",
+        "sampler",
+        "verdict_warnings",
+    }
 )
 ADDED = frozenset({"attack_accuracy_from", "gdp_mu", "num_units", "verdict_warnings"})  # statements of 0.1 lack them
 UPPER_BOUNDS = frozenset(

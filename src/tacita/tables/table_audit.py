@@ -38,6 +38,7 @@ from tacita.tables.features import (
 from tacita.tables.models import check_model, loss_fn
 from tacita.tables.plan import TablePlan
 from tacita.tables.preprocessing import Preprocessing
+from tacita.tables.run_audit import RESULT
 from tacita.tables.run_list import record
 from tacita.tables.settings import TableSettings
 from tacita.tables.source import check_additive, declared_schema, open_source, private_rows, unit_in_words
@@ -51,7 +52,6 @@ from tacita.testing.one_run.training import check_numbers, judged, train_with_ca
 
 CanaryKind = Literal["planted", "rows"]
 AttackKind = Literal["white_box", "black_box"]
-RESULT = "audit.json"
 CAVEATS = (
     "This is an audit: it trained again with canaries among the rows, and published no model. What it spent adds up "
     "with what every other training on the same rows spent.",

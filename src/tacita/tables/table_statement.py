@@ -357,5 +357,8 @@ def not_anonymised(settings: TableSettings) -> list[str]:
     if settings.test_file is not None:
         words.append(f"The rows of {Path(settings.test_file).name}, declared public: their exact score is published.")
     if settings.non_private_holdout:
-        words.append("The held-out rows of the table: their exact score is published, outside the guarantee.")
+        words.append(
+            "The held-out rows of the table: their exact score stands in statement.txt and statement.json, outside the "
+            "guarantee. Whoever gets these files gets it."
+        )
     return words

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tacita.ledger.text_lines import rounded_down, rounded_up
-from tacita.tables.table_audit import RESULT
 
+RESULT = "audit.json"
 SAME = ("neighboring_relation", "privacy_unit")  # without which an audit is about something else
 UNREADABLE = "A file of an audit lies beside this run and cannot be read, so nothing is said of it."
 UNSEALED = (
