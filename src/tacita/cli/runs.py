@@ -62,7 +62,8 @@ def show_run(run: str, /, *, json: Annotated[bool, FLAG] = False) -> int:
     if found is None:
         raise TacitaError(f"{run!r} holds no run: give the --output of a training.")
     if found.state == "unfinished":
-        print(f"{'state':<{WIDTH}}unfinished: repeat the command of its training to continue it")
+        words = "unfinished: repeat its command to continue it. A federation's client is sealed by join --finish"
+        print(f"{'state':<{WIDTH}}{words}")
         return NO_GUARANTEE
     checked = check_run(run)
     if json:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from tacita import _validate
-from tacita.errors import ResumeError
+from tacita.errors import BudgetExceededError, ResumeError
 from tacita.federated.client import Client
 from tacita.federated.frames import NOTHING, SECONDS_TO_READ, listening, read_frame, write_frame
 from tacita.federated.guarded_source import GuardedSource
@@ -77,7 +77,8 @@ class Resident:
         federation: The id of the federation. Broadcasts of another one are not answered.
         number: The client's number in the federation, from 0.
         folder: Where the client keeps its files; its ``private`` folder exists.
-        tell: Is told what the server has refused, in words that are public.
+        tell: Is told what the server has refused, and when nothing more is to be sent, in words that are public.
+        rounds: Number of rounds of the federation, if it is known.
 
     Raises:
         TypeError: The oracle's source is no :class:`GuardedSource`.
@@ -93,6 +94,7 @@ class Resident:
         number: int,
         folder: RunFolder,
         tell: Callable[[str], None] = lambda words: None,
+        rounds: int | None = None,
     ) -> None:
         if not isinstance(oracle.source, GuardedSource):
             raise TypeError(
@@ -101,7 +103,7 @@ class Resident:
             )
         self._oracle, self._client, self._folder = oracle, Client(oracle), folder
         self.federation, self.number = federation, _validate.count("number", number, at_least=0)
-        self._note, self._tell = note_in(folder), tell
+        self._note, self._tell, self._rounds = note_in(folder), tell, rounds
         self._shapes = oracle.source.shapes
         model = oracle.source.model
         given = {} if model is None else dict(model.named_parameters())
@@ -138,6 +140,10 @@ class Resident:
         """Return the reply to a request; no bytes if there is none. Nothing is raised."""
         try:
             return self._answer(request)
+        except BudgetExceededError as error:
+            self._note(error)
+            self._tell("a server asks for a message, and this client's messages are used up: it is not answered.")
+            return NOTHING
         except Exception as error:
             self._note(error)
             return NOTHING
@@ -159,7 +165,23 @@ class Resident:
         message = self._client.answer(params, accepted=record.accepted)
         self._round = record.round
         self._save()
+        self._say_last()
         return to_wire(Answer(self.federation, self.number, message.number, wire_tensors(message.values)))
+
+    @property
+    def used_up(self) -> bool:
+        """Whether all planned messages are sent, so that none will ever follow."""
+        return not self._client.remaining_queries
+
+    def _say_last(self) -> None:
+        """Tell that no message will follow, or that none is needed if this one arrives."""
+        if self.used_up:
+            self._tell("this client has sent the last of its planned messages: stop it (Ctrl-C) to seal its folder.")
+        elif self._rounds is not None and self._round + 1 >= self._rounds:
+            self._tell(
+                f"round {self._round + 1} of {self._rounds} is answered: if the message arrives, the federation is "
+                "finished and asks no more. Ask the server, and then stop this client (Ctrl-C)."
+            )
 
     def _say_other(self, federation: str) -> None:
         """Tell, once for each, which other federation a server has asked for, so that nobody waits in vain."""

@@ -219,7 +219,8 @@ class SealedRun:
         except OSError as error:
             raise TacitaError(
                 f"{str(self.folder)!r} holds no finished run: {STATEMENT} cannot be read ({error.strerror}). If a run "
-                "was stopped there, repeat its command to finish it; a loop of your own ends with tacita.seal_run."
+                "was stopped there, repeat its command to finish it; a loop of your own ends with tacita.seal_run, and "
+                "a federation's client with tacita federate join --finish."
             ) from None
         except (ValueError, RecursionError):
             raise TacitaError(
