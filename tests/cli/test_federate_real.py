@@ -120,6 +120,33 @@ def test_a_client_answers_until_it_is_stopped(files, tacita_command, tmp_path):
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_a_client_that_has_started_is_not_refused_for_a_row(files, tacita_command, tmp_path):
+    """Else that it does not come back would tell the server what is in its rows."""
+    features, labels = rows_of(1)
+    np.savez(tmp_path / "rows.npz", features=features.numpy(), labels=labels.numpy() + 1)
+    words = ["federate", "join", *files, "--client", "1", "--output", "mine"]
+    refused = tacita_command(*words)
+    assert refused.code == 2
+    assert "labels that are none of the classes 0 to 1" in refused.err
+    assert not (tmp_path / "mine").exists()
+
+    for more in (["--unchecked"], []):
+        ended = threading.Event()
+
+        def stop(ended=ended):
+            while not ended.wait(0.01):
+                if (tmp_path / "mine" / "private" / "socket").exists():
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    return
+
+        thread = threading.Thread(target=stop)
+        thread.start()
+        outcome = tacita_command(*words, *more)
+        ended.set()
+        thread.join()
+        assert outcome.code == 0, outcome.err
+
+
 def test_a_supernode_that_has_ended_is_started_again(files, tacita_command, monkeypatch):
     """As one whose server has died; its owner is told each time, and where the reason is."""
     monkeypatch.setattr(flower_processes, "program", lambda name: "flower")

@@ -529,7 +529,7 @@ def test_a_client_says_that_it_has_no_message_left(tmp_path):
         with pytest.raises(ResumeError, match="is the folder of a client"), ServerFolder(tmp_path / "0").commanded():
             pass
         assert resident.answer(broadcast)  # the first message was lost
-        assert "has sent the last of its planned messages" in told[-1]
+        assert "sends its last planned message now" in told[-1]
         assert resident.used_up
         assert resident.answer(broadcast) == b""
         assert "messages are used up" in told[-1]

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from tacita import _validate
-from tacita.errors import BudgetExceededError, ResumeError
+from tacita.errors import ResumeError
 from tacita.federated.client import Client
 from tacita.federated.frames import NOTHING, SECONDS_TO_READ, listening, read_frame, write_frame
 from tacita.federated.guarded_source import GuardedSource
@@ -140,10 +140,6 @@ class Resident:
         """Return the reply to a request; no bytes if there is none. Nothing is raised."""
         try:
             return self._answer(request)
-        except BudgetExceededError as error:
-            self._note(error)
-            self._tell("a server asks for a message, and this client's messages are used up: it is not answered.")
-            return NOTHING
         except Exception as error:
             self._note(error)
             return NOTHING
@@ -161,6 +157,8 @@ class Resident:
             raise WireError(
                 "the broadcast is of a round that is over: what it says of the last message is out of date."
             )
+        if self.used_up:  # what follows raises
+            self._tell("a server asks for a message, and this client's messages are used up: it is not answered.")
         params = {name: x.to(self._like[name]) for name, x in tensors_of(record.params, self._shapes).items()}
         message = self._client.answer(params, accepted=record.accepted)
         self._round = record.round
@@ -175,13 +173,14 @@ class Resident:
 
     def _say_last(self) -> None:
         """Tell that no message will follow, or that none is needed if this one arrives."""
-        if self.used_up:
-            self._tell("this client has sent the last of its planned messages: stop it (Ctrl-C) to seal its folder.")
-        elif self._rounds is not None and self._round + 1 >= self._rounds:
-            self._tell(
-                f"round {self._round + 1} of {self._rounds} is answered: if the message arrives, the federation is "
-                "finished and asks no more. Ask the server, and then stop this client (Ctrl-C)."
-            )
+        with suppress(Exception):  # a terminal that is gone holds no message back
+            if self.used_up:
+                self._tell("this client sends its last planned message now: stop it (Ctrl-C) to seal its folder.")
+            elif self._rounds is not None and self._round + 1 >= self._rounds:
+                self._tell(
+                    f"round {self._round + 1} of {self._rounds} is answered: if the message arrives, the federation is "
+                    "finished and asks no more. Ask the server, and then stop this client (Ctrl-C)."
+                )
 
     def _say_other(self, federation: str) -> None:
         """Tell, once for each, which other federation a server has asked for, so that nobody waits in vain."""
