@@ -34,7 +34,13 @@ def test_what_the_choice_refuses_is_said(path):
         read_arrays(path, SAYS, choose)
 
 
-@pytest.mark.parametrize("kind", ["missing", "text", "folder", "single", "objects", "no array", "another name"])
+def test_a_file_that_does_not_exist_is_said_not_to(path):
+    path.unlink()
+    with pytest.raises(DataStructureError, match=rf"^{SAYS}: there is no file '.*file\.npz'\.$"):
+        read_arrays(path, SAYS, lambda names: ["a"])
+
+
+@pytest.mark.parametrize("kind", ["text", "folder", "single", "objects", "no array", "another name"])
 def test_everything_else_is_one_error(path, kind):
     path.unlink()
     if kind == "text":

@@ -29,6 +29,8 @@ def read_arrays(path: str | Path, says: str, choose: Callable[[list[str]], Itera
             raise TypeError
     except DataStructureError:
         raise
+    except FileNotFoundError:
+        raise DataStructureError(f"{says}: there is no file {str(path)!r}.") from None
     except MemoryError:
         raise DataStructureError(TOO_LARGE.format(str(path))) from None
     except Exception:  # NumPy raises errors of many kinds, whose words may quote the file

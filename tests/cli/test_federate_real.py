@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tacita.errors import TacitaError
 from tacita.federated import flower_processes, frames
 from tacita.federated.identity import KnownClients
 from tacita.federated.wire import from_wire
@@ -37,13 +38,31 @@ def files(tmp_path, monkeypatch):
         ([*SERVE, "--minimum-clients", "-1"], "minimum_clients must be an integer >= 0, got -1"),
         ([*SERVE, "--seconds", "nan"], "seconds must be"),
         ([*SERVE, "--port", "0"], "port must be from 1 to 65535"),
-        ([*SERVE, "--model", "os:kill"], "must be a callable of your own"),
+        ([*SERVE, "--model", "os:kill", "--trust-code"], "must be a callable of your own"),
         ([*SERVE, "--test", "federation.toml"], "must be an NPZ file"),
         (
-            ["join", "federation.toml", "rows.npz", "--client", "1", "--output", "mine", "--model", "no:net"],
+            [
+                "join",
+                "federation.toml",
+                "rows.npz",
+                "--client",
+                "1",
+                "--output",
+                "mine",
+                "--trust-code",
+                "--model",
+                "no:net",
+            ],
             "PYTHONPATH",
         ),
         (["join", "federation.toml", "rows.npz", "--client", "4", "--output", "mine"], "number must be from 0 to 3"),
+        ([*SERVE, "--model", "no:net"], "allow it with --trust-code"),
+        (
+            ["join", "federation.toml", "rows.npz", "--client", "1", "--output", "mine", "--model", "no:net"],
+            "--trust-code",
+        ),
+        (["join", "federation.toml", "rows.npz", "--client", "1", "--output", "mine", "--finish"], "that has started"),
+        (["join", "federation.toml", "no.npz", "--client", "1", "--output", "mine"], "there is no file 'no.npz'"),
         (["join", "federation.toml", "federation.toml", "--client", "1", "--output", "mine"], "must be an NPZ file"),
     ],
 )
@@ -88,10 +107,44 @@ def test_a_client_answers_until_it_is_stopped(files, tacita_command, tmp_path):
     assert outcome.code == 0
     assert "PRIVACY STATEMENT" in outcome.out
     assert "1 of 6 planned queries made" in outcome.out
+    assert "at most 6 messages: epsilon at most" in outcome.err
+    assert "may still be asked, so that 'mine' is not sealed" in outcome.err
+    assert "join --finish" in tacita_command("show", "mine").out
+    finished = tacita_command("federate", "join", *files, "--client", "1", "--output", "mine", "--finish")
+    assert finished.code == 0
+    assert tacita_command("statement", "mine").code == 0
+    assert "finished, verified" in tacita_command("show", "mine").out
     assert known.introduced(asked, said[-2]) == 1
     assert from_wire(said[-1]).number == 0
     assert not path.exists()
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_client_that_has_started_is_not_refused_for_a_row(files, tacita_command, tmp_path):
+    """Else that it does not come back would tell the server what is in its rows."""
+    features, labels = rows_of(1)
+    np.savez(tmp_path / "rows.npz", features=features.numpy(), labels=labels.numpy() + 1)
+    words = ["federate", "join", *files, "--client", "1", "--output", "mine"]
+    refused = tacita_command(*words)
+    assert refused.code == 2
+    assert "labels that are none of the classes 0 to 1" in refused.err
+    assert not (tmp_path / "mine").exists()
+
+    for more in (["--unchecked"], []):
+        ended = threading.Event()
+
+        def stop(ended=ended):
+            while not ended.wait(0.01):
+                if (tmp_path / "mine" / "private" / "socket").exists():
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    return
+
+        thread = threading.Thread(target=stop)
+        thread.start()
+        outcome = tacita_command(*words, *more)
+        ended.set()
+        thread.join()
+        assert outcome.code == 0, outcome.err
 
 
 def test_a_supernode_that_has_ended_is_started_again(files, tacita_command, monkeypatch):
@@ -114,3 +167,34 @@ def test_a_supernode_that_has_ended_is_started_again(files, tacita_command, monk
     assert outcome.code == 0
     assert outcome.err.count("the SuperNode has ended, 'mine/supernode.log' says why: it is started again in") >= 2
     assert "0 of 6 planned queries made" in outcome.out
+
+
+def test_a_run_whose_last_round_had_nobody_is_no_success(files, tmp_path, monkeypatch):
+    """Flower's programs are left out: the state of the server is what a run without a message leaves."""
+
+    class Done:
+        def __init__(self, *_, **__):
+            server = SETTINGS.coordinator(tmp_path / "server" / "server.safetensors")
+            while server.remaining_rounds:
+                server.broadcasts([0])
+                server.receive({})
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def wait(self):
+            return 0
+
+    monkeypatch.setattr(flower_processes, "running", Done)
+    monkeypatch.setattr(flower_processes, "program", lambda name: name)
+    monkeypatch.setattr(flower_processes, "wait_for_port", lambda *_: None)
+    security = flower_processes.Security(insecure=True)
+    port = flower_processes.free_port()
+    server = flower_processes.Serving(
+        federation="federation.toml", output="server", host="127.0.0.1", port=port, security=security
+    )
+    with pytest.raises(TacitaError, match="the last 4 of 4 rounds had no client's message"):
+        server.run()

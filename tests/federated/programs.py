@@ -1,5 +1,6 @@
 """A federation of Flower's own programs on the loopback address: SuperLink, SuperNodes, residents, ``serve``."""
 
+import json
 import socket
 import sys
 import time
@@ -43,7 +44,8 @@ class Federation:
 
     def __init__(self, folder: Path, settings: FederationSettings, port: int) -> None:
         self.folder, self.settings, self.address = folder, settings, f"127.0.0.1:{port}"
-        words = [f"{name} = {value!r}" for name, value in msgspec.to_builtins(settings).items() if value is not None]
+        given = {name: value for name, value in msgspec.to_builtins(settings).items() if value is not None}
+        words = [f"{name} = {json.dumps(value)}" for name, value in given.items()]
         (folder / "federation.toml").write_text("\n".join(words))
         for number in range(settings.clients):
             features, labels = rows_of(number)

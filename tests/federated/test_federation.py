@@ -1,11 +1,12 @@
 """Federations for real over a transport that fails: nothing is lost, and what is spent is what was released."""
 
+import json
 import os
 import shutil
 import signal
 import stat
 import zipfile
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -18,7 +19,7 @@ import torch
 import tacita
 from tacita.accounting import gaussian_epsilon
 from tacita.errors import DataStructureError, LedgerError, ResumeError
-from tacita.federated import GuardedSource, Resident
+from tacita.federated import GuardedSource, Resident, SimulationSettings, finish_client
 from tacita.federated.federation import UNIT, FederationSettings, joined
 from tacita.federated.resident import IDENTITY
 from tacita.federated.server_folder import ServerFolder
@@ -26,6 +27,7 @@ from tacita.federated.wire import Answer, Broadcast, from_wire, to_wire, wire_te
 from tacita.gradients import GivenSource, NetworkSource
 from tacita.runs import checkpoint
 from tacita.runs.folder import RunFolder
+from tacita.tables import check_run
 from tests.faults.calls import Counting, Killing, Stopped, Stopping, watched
 from tests.federated.federations import SETTINGS, clients_in, exchange, greeting, rows_of
 
@@ -452,6 +454,8 @@ def test_rows_of_another_structure_are_refused(tmp_path):
         np.savez(path, **{**good, **change})
         with pytest.raises(DataStructureError):
             SETTINGS.read_rows(path)
+    with pytest.raises(DataStructureError, match="there is no file"):
+        SETTINGS.read_rows(tmp_path / "nothing.npz")
     with zipfile.ZipFile(path, "w") as archive:  # members that are no arrays
         for name in good:
             archive.writestr(name, b"secret")
@@ -461,6 +465,119 @@ def test_rows_of_another_structure_are_refused(tmp_path):
     with pytest.raises(DataStructureError, match="must be an NPZ file") as caught:
         SETTINGS.read_rows(path)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda x, y: (x, y + 1), "labels that are none of the classes 0 to 1"),
+        (lambda x, y: (x, 2 * y - 1), "labels that are none of the classes 0 to 1"),
+        (lambda x, y: (np.where(x > 2, np.nan, x), y), "features that are NaN or infinite"),
+        (lambda x, y: (x[:0], y[:0]), "has no row"),
+    ],
+)
+def test_values_that_look_wrong_are_named_before_a_client_starts(tmp_path, change, says):
+    """A client that has started takes them: from then on no row decides whether there is a message."""
+    path = tmp_path / "rows.npz"
+    features, labels = change(*(x.numpy() for x in rows_of(3)))
+    np.savez(path, features=features, labels=labels)
+    with pytest.raises(DataStructureError, match=says):
+        SETTINGS.read_rows(path)
+    with joined(SETTINGS, SETTINGS.read_rows(path, unchecked=True), number=0, folder=tmp_path / "0") as resident:
+        assert resident.answer(SETTINGS.coordinator().broadcasts([0])[0])
+    assert not (tmp_path / "0" / "private" / "problems.txt").exists()
+
+
+def test_a_large_delta_is_refused_unless_it_is_allowed():
+    large = msgspec.structs.replace(SETTINGS, delta=0.5)
+    with pytest.raises(ValueError, match=r"delta must be below 0\.01, got 0\.5"):
+        large.check()
+    allowed = msgspec.structs.replace(large, allow_large_delta=True)
+    allowed.check()
+    assert allowed.id == large.id != SETTINGS.id
+
+
+def test_the_file_of_a_simulation_is_named_as_one():
+    with pytest.raises(ValueError, match="it is a file for tacita federate simulate"):
+        FederationSettings.from_toml("data = 'clients.npz'")
+    with pytest.raises(ValueError, match="it is a file for tacita federate serve and join"):
+        SimulationSettings.from_toml("expected_rows = 3")
+
+
+def test_a_round_of_nobody_is_remembered(tmp_path):
+    path, settings = tmp_path / "state", msgspec.structs.replace(SETTINGS, spare_messages=0, rounds=3)
+    server = settings.coordinator(path)
+    with clients_in(tmp_path, settings) as residents:
+        exchange(residents, server)
+        assert server.rounds_of_nobody == 0
+        for number, said in server.broadcasts(residents).items():  # all are lost, and paid for
+            residents[number].answer(said)
+        server = settings.coordinator(path)
+        exchange(residents, server)
+        assert server.rounds_of_nobody == 0
+        assert exchange(residents, server).accepted == ()
+    assert settings.coordinator(path).rounds_of_nobody == 1
+
+
+def test_a_client_says_that_it_has_no_message_left(tmp_path):
+    settings, told = msgspec.structs.replace(SETTINGS, spare_messages=1, rounds=1), []
+    with joined(settings, rows_of(0), number=0, folder=tmp_path / "0", tell=told.append) as resident:
+        broadcast = settings.coordinator().broadcasts([0])[0]
+        assert resident.answer(broadcast)
+        assert "round 1 of 1 is answered" in told[-1]
+        assert not resident.used_up
+        with pytest.raises(ResumeError, match="is the folder of a client"), ServerFolder(tmp_path / "0").commanded():
+            pass
+        assert resident.answer(broadcast)  # the first message was lost
+        assert "sends its last planned message now" in told[-1]
+        assert resident.used_up
+        assert resident.answer(broadcast) == b""
+        assert "messages are used up" in told[-1]
+
+
+def test_a_client_that_is_finished_is_a_run_like_any_other(tmp_path):
+    place, settings = tmp_path / "0", msgspec.structs.replace(SETTINGS, algorithm="clip-sgd", momentum_weight=None)
+    with pytest.raises(ResumeError, match="a client that has started"):
+        finish_client(settings, number=0, folder=place)
+    assert not place.exists()
+    with joined(settings, rows_of(0), number=0, folder=place) as resident:
+        server = settings.coordinator()
+        assert resident.answer(server.broadcasts([0])[0])
+    with pytest.raises(ResumeError, match="another federation or client"):
+        finish_client(settings, number=1, folder=place)
+    with pytest.raises(ResumeError, match="another federation or client"):
+        finish_client(SETTINGS, number=0, folder=place)
+    words = finish_client(settings, number=0, folder=place, about={"responsible": "Dr. X"})
+    assert "against the server and whoever sees this client's messages" in words
+    assert settings.id in " ".join(words.split())
+    assert "1 of 6 planned queries made" in " ".join(words.split())
+    assert "Dr. X" in words
+    assert not (place / "private").exists()
+    checked = check_run(place)
+    assert not checked.faults
+    assert checked.verdict.word == "private"
+    with pytest.raises(ResumeError, match="finished run"), joined(settings, rows_of(0), number=0, folder=place):
+        pass
+
+
+def test_a_client_that_is_stopped_while_it_is_finished_is_finished_by_the_same_call(tmp_path):
+    """At every call that changes its folder; what it says it has spent is the same."""
+    place, spoken = tmp_path / "0", set()
+    with joined(SETTINGS, rows_of(0), number=0, folder=place) as resident:
+        assert resident.answer(SETTINGS.coordinator().broadcasts([0])[0])
+    for number in count():
+        copied = tmp_path / "copies" / str(number)
+        shutil.copytree(place, copied)
+        with suppress(Stopped), watched(copied, Stopping(number)):
+            finish_client(SETTINGS, number=0, folder=copied)
+            break
+        finish_client(SETTINGS, number=0, folder=copied)
+        run = check_run(copied)
+        assert not run.faults
+        assert not (copied / "private").exists()
+        spoken.add(json.loads((copied / "statement.json").read_text())["epsilon_spent"])
+    assert number > 10
+    assert len(spoken) == 1
 
 
 class Failing(GivenSource):

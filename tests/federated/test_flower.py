@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import socket
 import threading
 import tomllib
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from tacita.errors import ResumeError, TacitaError
-from tacita.federated import frames
+from tacita.federated import flower_processes, frames
 from tacita.federated.app_folder import APP
 from tacita.federated.flower_processes import Security, Serving, environment
 from tacita.federated.server_folder import ServerFolder
@@ -308,6 +309,44 @@ def test_it_is_told_how_many_clients_are_waited_for(tmp_path, flwr_app):
 
         run_rounds(grid, SETTINGS.coordinator(), minimum_clients=4, waiting=waiting)
     assert told == [1, 3]
+
+
+def test_a_round_that_is_asked_again_and_one_of_nobody_are_written_down(tmp_path, flwr_app, capsys):
+    """The first server is stopped in round 0, and every reply to the second one's round 3 is lost."""
+    from tacita.federated.flower import server_app
+
+    (tmp_path / "federation.toml").write_text(TEXT)
+    folder = ServerFolder(tmp_path / "server")
+    given = {"federation": str(tmp_path / "federation.toml"), "output": str(folder.path), "seconds": 60.0}
+    context = flwr_app.Context(1, 1, {}, flwr_app.RecordDict(), given)
+
+    def stop(exchange, node):
+        if exchange == 1:  # the exchange before asks who is there
+            raise KeyboardInterrupt
+        return False
+
+    with clients_in(tmp_path / "a") as residents, serving(residents, tmp_path) as paths:
+        nodes = {10 + number: configuration(path) for number, path in paths.items()}
+        with pytest.raises(KeyboardInterrupt):
+            server_app()(fake_grid(nodes, lost=stop), context)
+        server_app()(fake_grid(nodes, lost=lambda exchange, node: exchange == 4), context)
+    rounds = [json.loads(line) for line in folder.rounds.read_text().splitlines()]
+    assert [one.get("asked_before", 0) for one in rounds] == [1, 0, 0, 0]
+    assert [len(one["accepted"]) for one in rounds] == [4, 4, 4, 0]
+    said = capsys.readouterr().out
+    assert "asked 1 times before" in said
+    assert said.count("NOBODY") == 1
+    assert SETTINGS.coordinator(folder.state).rounds_of_nobody == 1
+
+
+def test_a_port_that_is_taken_is_named_before_flower_starts():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(TacitaError, match=rf"no server can listen at 127\.0\.0\.1:{port}: Address already in use"):
+            flower_processes.check_port("127.0.0.1", port)
+    flower_processes.check_port("127.0.0.1", port)
 
 
 def test_flower_is_told_to_install_nothing_and_to_report_nothing(tmp_path):

@@ -118,7 +118,7 @@ def test_the_server_is_killed_and_no_client_is_started_again(tmp_path, port, mon
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.syspath_prepend(tmp_path)
     go, settings = tmp_path / "go", msgspec.structs.replace(QUIET, clients=2, rounds=3, spare_messages=1)
-    own = ["--model", "nets_of_a_test:wide"]
+    own = ["--model", "nets_of_a_test:wide", "--trust-code"]
     with Federation(tmp_path, settings, port) as federation:
         tested = [*own, "--test", str(tmp_path / "0.npz")]
         server = federation.serve(*tested)

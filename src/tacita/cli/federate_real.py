@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,8 +14,11 @@ from cyclopts import Parameter
 
 from tacita._whole_numbers import WHOLE
 from tacita.cli.outputs import check_folder, say_written
+from tacita.cli.train import FLAT, About
+from tacita.errors import TacitaError
 
 STOP = (signal.SIGINT, signal.SIGTERM)
+NOTHING_SAID = About()
 Flag = Annotated[bool, Parameter(negative=())]
 
 
@@ -33,6 +37,7 @@ def serve(
     minimum_clients: Annotated[int, WHOLE] = 0,
     seconds: float = 600.0,
     model: str = "",
+    trust_code: Flag = False,
     test: str = "",
 ) -> int:
     """Run the server of a federation: start Flower's SuperLink, wait for clients, make all rounds, write the model.
@@ -53,13 +58,14 @@ def serve(
         node_key: A public key file of a node that may take part, once for each; without one every node may.
         minimum_clients: Number of clients to wait for before a round; 0 for all.
         seconds: How long to wait for the messages of a round.
-        model: package.module:callable, (features, classes) -> network, which is imported; without it the model is a
-            linear classifier.
+        model: package.module:callable, (features, classes) -> network; without it the model is a linear classifier.
+        trust_code: Import and call the code that --model names.
         test: An NPZ file of public rows, as clients have them: after each round the share that the model has right is
             printed. These rows are not protected.
     """
     from tacita.federated.flower_processes import Security, Serving
 
+    _check_code(model, trusted=trust_code)
     security = Security(insecure=insecure, certificate=certificate, key=key, authority=authority)
     security.of_server()
     check_folder("--output", output)
@@ -92,11 +98,16 @@ def join(
     node_key: str | None = None,
     socket: str | None = None,
     model: str = "",
+    trust_code: Flag = False,
+    unchecked: Flag = False,
+    finish: Flag = False,
+    about: Annotated[About, FLAT] = NOTHING_SAID,
 ) -> int:
     """Take part in a federation as one client, with data, key and ledger that stay on this machine.
 
     It answers until it is stopped (Ctrl-C), and then prints the privacy statement of what this client has sent. Run it
-    again to go on. A SuperNode whose server has died is started again.
+    again to go on. A SuperNode whose server has died is started again. When all planned messages are sent, or with
+    --finish, its folder is sealed as that of any finished run, and it answers no more.
 
     Example: tacita federate join federation.toml mine.npz --client 0 --output mine --superlink host:9092 --insecure
 
@@ -112,19 +123,32 @@ def join(
         node_key: File of this node's private key, if the server authenticates nodes.
         socket: Path of the Unix socket, in a folder of mode 0700; by default in the private folder.
         model: The model of the server's --model; its code never meets a row, but as a program.
+        trust_code: Import and call the code that --model names.
+        unchecked: Take rows whose values look wrong, such as a label of no class. A client that has started does.
+        finish: Do not answer: seal the folder with the statement, remove the key, and leave the federation for good.
     """
     from tacita.federated.federation import FederationSettings, joined
+    from tacita.federated.finished_client import finish_client
     from tacita.federated.flower_processes import Security, kept_running, program, supernode
     from tacita.ledger import statement
+    from tacita.ledger.run_sections import check_about
+    from tacita.runs.folder import RunFolder
 
+    said = {name: value for name, value in asdict(about).items() if value is not None}
+    check_about(said)
+    own, settings = RunFolder(output), FederationSettings.read(federation)
+    if finish or own.tidying:
+        print(finish_client(settings, number=client, folder=output, about=said))
+        say_written(output)
+        return 0
+    _check_code(model, trusted=trust_code)
     security = Security(insecure=insecure, authority=authority)
     if superlink is not None:
         security.of_client()
         program("flower-supernode")
     check_folder("--output", output)
-    settings = FederationSettings.read(federation)
     given = {"number": client, "folder": output, "model": settings.named_model(model), "tell": _say}
-    taking_part = joined(settings, settings.read_rows(data), **given)
+    taking_part = joined(settings, settings.read_rows(data, unchecked=unchecked or own.unfinished), **given)
     with ExitStack() as stack:
         stopped = stack.enter_context(_signals())
         resident = stack.enter_context(taking_part)
@@ -140,10 +164,40 @@ def join(
                 look_after()
             return bool(stopped)
 
-        said = f"client {client} of {settings.name!r} answers at {os.fspath(path)}"
-        resident.serve(path, until=over, ready=lambda: _say(said))
-        print(statement(resident.ledger, delta=settings.delta))
+        _say(_at_most(statement(resident.ledger, settings.delta).to_json(), settings.messages))
+        ready = f"client {client} of {settings.name!r} answers at {os.fspath(path)}"
+        resident.serve(path, until=over, ready=lambda: _say(ready))
+        if not resident.used_up:
+            print(statement(resident.ledger, delta=settings.delta))
+            _say(
+                f"this client may still be asked, so that {output!r} is not sealed. The same command goes on; with "
+                "--finish it seals the folder, and the client answers no more."
+            )
+            return 0
+    print(finish_client(settings, number=client, folder=output, about=said))
+    say_written(output)
     return 0
+
+
+def _at_most(fields: dict[str, Any], messages: int) -> str:
+    """Return what a client may spend, in words, before it sends anything."""
+    from tacita.ledger.run_sections import epsilon_in_words, risk_in_words
+    from tacita.ledger.verdict import verdict
+
+    weighed = verdict(fields)
+    return (
+        f"at most {messages} messages: epsilon {epsilon_in_words(weighed)} at delta {fields['delta']:g}, for "
+        f"{fields['privacy_unit']}. {risk_in_words(fields, weighed)}"
+    )
+
+
+def _check_code(model: str, *, trusted: bool) -> None:
+    """Raise ``TacitaError`` if ``model`` names code, as whoever made the federation chose it, and is not trusted."""
+    if model and not trusted:
+        raise TacitaError(
+            f"--model names code, {model!r}, which would be imported and called with this machine's rights. If you "
+            "trust that code, allow it with --trust-code."
+        )
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from .client_messages import ClientMessagesEvent, ClippedSamplesEvent
 from .clipped_difference import ClippedDifference, ClippedMean
 from .coordinator import Coordinator, RoundReport, longest_honest_message
 from .federation import FederationSettings, joined
+from .finished_client import finish_client
 from .flower import client_app, run_rounds, server_app
 from .guarded_source import GuardedSource
 from .local_training import LocalTraining
@@ -53,6 +54,7 @@ __all__ = [
     "SimulationSettings",
     "TrustedServer",
     "client_app",
+    "finish_client",
     "joined",
     "longest_honest_message",
     "read_settings",

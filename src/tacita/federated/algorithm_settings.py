@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from tacita import _validate
 from tacita._near_names import did_you_mean
 from tacita.clipping import FlatClipper
 from tacita.federated.algorithms import Clip21SGDM, ClipSGD, FederatedAlgorithm, FederatedAveraging
@@ -31,6 +32,7 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
     "released-shift-sgdm": ("max_grad_norm", "momentum_weight"),
 }  # what an algorithm needs beside lr; all others of these must be left out
 ALL_NEEDED = tuple(dict.fromkeys(name for names in NEEDED.values() for name in names))
+OF_THE_OTHER = {"config": ("expected_rows", "serve and join"), "federation": ("data", "simulate")}  # by which it shows
 
 _Settings = TypeVar("_Settings", bound=msgspec.Struct)
 
@@ -58,6 +60,12 @@ def settings_from_toml(cls: type[_Settings], text: str, kind: str) -> _Settings:
     hints = get_type_hints(cls)
     for name, value in found.items():
         if name not in hints:
+            other, commands = OF_THE_OTHER[kind]
+            if other in found:
+                raise ValueError(
+                    f"{kind} has the setting {other!r}, so that it is a file for tacita federate {commands}: the two "
+                    "kinds of files differ, see docs/federated.md and docs/federated-flower.md."
+                )
             known = f"it must be one of {', '.join(hints)}"
             raise ValueError(f"{kind} has no setting {name!r}: {known}.{did_you_mean(name, hints)}")
         choices = get_args(hints[name]) if get_origin(hints[name]) is Literal else ()
@@ -67,6 +75,15 @@ def settings_from_toml(cls: type[_Settings], text: str, kind: str) -> _Settings:
         return msgspec.convert(found, cls)
     except (msgspec.ValidationError, RecursionError) as error:
         raise ValueError(f"{kind} is not valid: {error}.") from None
+
+
+def check_delta(delta: float, allow_large: bool) -> None:
+    """Raise ``ValueError`` unless ``delta`` is in (0, 1), and below 0.01 or allowed."""
+    if _validate.delta("delta", delta) >= _validate.LARGE_DELTA and not allow_large:
+        raise ValueError(
+            f"delta must be below {_validate.LARGE_DELTA:g}, got {delta:g}: at that delta all data of a client may be "
+            "published. Choose a smaller one, or set allow_large_delta = true."
+        )
 
 
 def check_algorithm(settings: Any) -> None:

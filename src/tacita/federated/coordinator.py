@@ -88,6 +88,10 @@ class Coordinator:
         false_refusals: Probability that an honest message is refused.
         path: File of the server's state. It is written before the next broadcast, and continued from if it exists.
 
+    Attributes:
+        round: The number of the next round.
+        rounds_of_nobody: How many of the last rounds, in a row, added up no message.
+
     Raises:
         ResumeError: The file is of another federation.
         TypeError: Clients of the algorithm send more than the parameters' shapes.
@@ -122,7 +126,7 @@ class Coordinator:
         self._seen: dict[int, int] = {}  # by client, the highest number of a message that was read
         self._refused: dict[int, str] = {}
         self._under_way: tuple[tuple[int, ...], ServerState, float] | None = None  # who was asked, what, and when
-        self.round = 0
+        self.round = self.rounds_of_nobody = 0
         if path is not None and path.exists():
             self._load(path)
 
@@ -193,6 +197,7 @@ class Coordinator:
         self._accepted |= taken
         self._refused = refused
         self.round += 1
+        self.rounds_of_nobody = 0 if taken else self.rounds_of_nobody + 1
         if self.path is not None:
             self._save(self.path)
         return RoundReport(self.round - 1, asked, tuple(taken), refused, time.monotonic() - begun)
@@ -224,6 +229,7 @@ class Coordinator:
     def _save(self, path: Path) -> None:
         tree: dict[str, Any] = {
             "round": self.round,
+            "rounds_of_nobody": self.rounds_of_nobody,
             "params": self._server.params,
             "estimate": self._server.estimate,
             "memory": {kind: dict(tensors) for kind, tensors in self._server.memory.items()},
@@ -246,6 +252,7 @@ class Coordinator:
                 dict(tree["refused"]),
             )
             self.round = tree["round"]
+            self.rounds_of_nobody = tree.get("rounds_of_nobody", 0)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise ResumeError(f"{path.name} is not the state of a federation's server: restore it.") from error
 

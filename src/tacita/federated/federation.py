@@ -20,7 +20,13 @@ from tacita import _validate
 from tacita._named_model import named_model
 from tacita._npz import read_arrays
 from tacita.errors import DataStructureError
-from tacita.federated.algorithm_settings import build_algorithm, check_algorithm, read_toml, settings_from_toml
+from tacita.federated.algorithm_settings import (
+    build_algorithm,
+    check_algorithm,
+    check_delta,
+    read_toml,
+    settings_from_toml,
+)
 from tacita.federated.algorithms import FederatedAlgorithm
 from tacita.federated.coordinator import Coordinator
 from tacita.federated.guarded_source import GuardedSource
@@ -61,6 +67,7 @@ class FederationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         spare_messages: Messages that a client may send beyond one for each round, for rounds that are asked again
             after the server was killed. They are paid for as the others are.
         false_refusals: Probability that the server refuses an honest message.
+        allow_large_delta: Accept a delta of 0.01 or more.
     """
 
     name: str
@@ -77,6 +84,7 @@ class FederationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     momentum_weight: float | None = None
     spare_messages: int = 0
     false_refusals: float = 1e-9
+    allow_large_delta: bool = False
 
     @classmethod
     def from_toml(cls, text: str) -> "FederationSettings":
@@ -107,15 +115,16 @@ class FederationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         for name in ("epsilon", "lr", "expected_rows"):  # which are used as floats
             _validate.positive(name, getattr(self, name))
         _validate.threshold("max_grad_norm", self.max_grad_norm)
-        _validate.delta("delta", self.delta)
+        check_delta(self.delta, self.allow_large_delta)
         _validate.inside("false_refusals", self.false_refusals)
         check_algorithm(self)
         self.noise()
 
     @property
     def id(self) -> str:
-        """The federation's id: its name, and a hash of all settings."""
-        digest = hashlib.sha256(json.dumps(msgspec.to_builtins(self), sort_keys=True).encode()).hexdigest()
+        """The federation's id: its name, and a hash of all settings but ``allow_large_delta``."""
+        settings = {name: x for name, x in msgspec.to_builtins(self).items() if name != "allow_large_delta"}
+        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
         return f"{self.name} {digest[:32]}"
 
     @property
@@ -168,11 +177,18 @@ class FederationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         model.load_state_dict({name: torch.from_numpy(x) for name, x in found.items()}, strict=False)
         return model
 
-    def read_rows(self, path: str | Path) -> tuple[Tensor, Tensor]:
+    def read_rows(self, path: str | Path, *, unchecked: bool = False) -> tuple[Tensor, Tensor]:
         """Return features (rows, d) in float64 and labels (rows,) in int64 of an NPZ file.
 
+        Args:
+            path: The file.
+            unchecked: Take values that look wrong: a label outside of the classes as the nearest class, a row with NaN
+                or infinity as a zero gradient. A client that has started reads its rows so, because from then on no
+                row may decide whether a message is sent.
+
         Raises:
-            DataStructureError: The file is not such an NPZ file. The message quotes no value.
+            DataStructureError: The file is not such an NPZ file; or, unless ``unchecked``, it has no row, a label
+                outside of 0, ..., classes - 1, or features that are not finite. The message quotes no value.
         """
         columns, says = self._classifier()[0], "data must be an NPZ file with features and labels"
         rows, labels = read_arrays(path, says, lambda _: ("features", "labels")).values()
@@ -180,7 +196,23 @@ class FederationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
             raise DataStructureError(f"features must be numbers of shape (rows, {columns}).")
         if labels.dtype.kind not in "biu" or labels.shape != rows.shape[:1]:
             raise DataStructureError("labels must be integers, one a row.")
+        wrong = [] if unchecked else self._wrong_values(rows, labels)
+        if wrong:
+            raise DataStructureError(
+                f"data {' and '.join(wrong)}. Correct the file. As it is, it is taken by --unchecked (unchecked=True): "
+                "then such rows count, but teach nothing or the wrong thing. This is said here alone, and not sent."
+            )
         return torch.from_numpy(rows.astype(np.float64)), torch.from_numpy(labels.astype(np.int64))
+
+    def _wrong_values(self, rows: np.ndarray, labels: np.ndarray) -> list[str]:
+        """Return what looks wrong about the values of a file, in words that quote none of them."""
+        last = self._classifier()[1] - 1
+        found = {
+            "has no row": not len(rows),
+            f"has labels that are none of the classes 0 to {last}": bool(((labels < 0) | (labels > last)).any()),
+            "has features that are NaN or infinite": not np.isfinite(rows).all(),
+        }
+        return [words for words, there in found.items() if there]
 
     def _source(self, data: Any, model: nn.Module | None, loss: LossFn | None) -> tuple[GradientSource, Any, str]:
         """Return the source of a client's gradients, its arrays, and the id of the federation that trains this model.
@@ -269,7 +301,7 @@ def accuracy(model: nn.Module, params: Mapping[str, Tensor], features: Tensor, l
 def _bytes_of(array: Any) -> bytes:
     """Return the elements of a tensor or array; a tensor may have a dtype that NumPy lacks."""
     if isinstance(array, Tensor):
-        array = array.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        array = array.detach().cpu().reshape(-1, 1).contiguous().view(torch.uint8).numpy()
     return array.tobytes()
 
 
@@ -329,4 +361,4 @@ def joined(
             randomness=run.randomness,
             reservation=1,
         )
-        yield Resident(oracle, federation=federation, number=number, folder=place, tell=tell)
+        yield Resident(oracle, federation=federation, number=number, folder=place, tell=tell, rounds=settings.rounds)

@@ -139,6 +139,7 @@ def run_rounds(
     seconds: float = SECONDS,
     report: Callable[["RoundReport"], Any] = lambda round_report: None,
     waiting: Callable[[int], Any] = lambda there: None,
+    asking: Callable[[int], Any] = lambda number: None,
 ) -> None:
     """Make all rounds that are left: ask the clients that are there, and add up what they send.
 
@@ -150,6 +151,7 @@ def run_rounds(
         seconds: How long to wait for messages; those that come later are lost.
         report: Is told about each round.
         waiting: Is told how many clients are there, whenever that number changes while there are too few.
+        asking: Is told the number of a round before its clients are asked.
 
     Raises:
         ValueError: ``minimum_clients`` is out of range: the server would wait for ever, or make rounds of nobody.
@@ -168,6 +170,7 @@ def run_rounds(
             told = there
             time.sleep(PAUSE)
         broadcasts = coordinator.broadcasts(live)
+        asking(coordinator.round)
         replies = exchange(grid, {live[client]: data for client, data in broadcasts.items()}, seconds=seconds)
         by_client = {client: replies[node] for client, node in live.items() if node in replies}
         report(coordinator.receive(by_client))
@@ -214,8 +217,13 @@ def _serve(grid: "Grid", settings: "FederationSettings", folder: "ServerFolder",
         folder.publish(coordinator)
         refused = f", refused {done.refused}" if done.refused else ""
         accepted = f"accepted {list(done.accepted)} of {list(done.asked)}"
+        accepted += "" if done.accepted else " (NOBODY: the round has no message)"
         said = {} if test is None else {"test_accuracy": accuracy(tested, coordinator.params, *test)}
         words = "".join(f", {share:.4f} of the test rows right" for share in said.values())
+        before = folder.times_asked(done.number) - 1
+        if before:
+            said["asked_before"] = before
+            words += f", asked {before} times before, whose messages are lost"
         say(f"round {done.number + 1} of {settings.rounds}: {accepted}{refused}; {done.seconds:.1f} s{words}")
         with folder.rounds.open("a") as file:
             file.write(json.dumps({**asdict(done), **said}) + "\n")
@@ -228,6 +236,7 @@ def _serve(grid: "Grid", settings: "FederationSettings", folder: "ServerFolder",
         clients=KnownClients(coordinator.federation, settings.clients, folder.clients, tell=say),
         seconds=float(config.get("seconds", SECONDS)),
         report=report,
+        asking=folder.begin,
         waiting=lambda there: say(f"waiting for clients: {there} of {minimum} are there"),
     )
     folder.publish(coordinator)

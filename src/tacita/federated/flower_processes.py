@@ -157,6 +157,20 @@ def free_port() -> int:
         return one.getsockname()[1]
 
 
+def check_port(host: str, port: int) -> None:
+    """Raise ``TacitaError`` unless a server can listen at the address now: another one would be taken for it."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as one:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            one.bind(address)
+    except OSError as error:
+        raise TacitaError(
+            f"no server can listen at {host}:{port}: {error.strerror or error}. Stop what listens there, or give "
+            "another --port or --host."
+        ) from None
+
+
 def wait_for_port(host: str, port: int, process: subprocess.Popen[bytes], log: Path) -> None:
     """Wait until something listens at the address.
 
@@ -292,16 +306,24 @@ class Serving:
         flags += ["--enable-supernode-auth"] * bool(self.node_keys)
         app, log = self.write_app(), Path(self.output) / "superlink.log"
         command = [superlink, *flags, "--host", self.host, "--port", str(self.port)]
+        check_port(self.host, self.port)
         with running(command, home=self._home, log=log) as process:
             wait_for_port(self.host, self.port, process, log)
             for key in self.node_keys:
                 self._flwr("supernode", "register", str(Path(key).resolve()), "here")
             self._flwr("run", str(app), "here", "--stream", "--run-config", words)
         state, model = ServerFolder(self.output).state, settings.named_model(self.model)
-        left = settings.coordinator(state, model=model).remaining_rounds
+        server = settings.coordinator(state, model=model)
+        left, nobody = server.remaining_rounds, server.rounds_of_nobody
         if left:
             raise TacitaError(
                 f"the run ended with {left} rounds left; {str(log)!r} says why. The same command goes on with them."
+            )
+        if nobody:
+            raise TacitaError(
+                f"the last {nobody} of {settings.rounds} rounds had no client's message, so that model.npz is not the "
+                "model of a whole run. A client whose messages are used up says so on its terminal: a federation whose "
+                "server may be stopped needs more spare_messages."
             )
 
     def _flwr(self, *arguments: str) -> None:

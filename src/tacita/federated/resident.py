@@ -77,7 +77,8 @@ class Resident:
         federation: The id of the federation. Broadcasts of another one are not answered.
         number: The client's number in the federation, from 0.
         folder: Where the client keeps its files; its ``private`` folder exists.
-        tell: Is told what the server has refused, in words that are public.
+        tell: Is told what the server has refused, and when nothing more is to be sent, in words that are public.
+        rounds: Number of rounds of the federation, if it is known.
 
     Raises:
         TypeError: The oracle's source is no :class:`GuardedSource`.
@@ -93,6 +94,7 @@ class Resident:
         number: int,
         folder: RunFolder,
         tell: Callable[[str], None] = lambda words: None,
+        rounds: int | None = None,
     ) -> None:
         if not isinstance(oracle.source, GuardedSource):
             raise TypeError(
@@ -101,7 +103,7 @@ class Resident:
             )
         self._oracle, self._client, self._folder = oracle, Client(oracle), folder
         self.federation, self.number = federation, _validate.count("number", number, at_least=0)
-        self._note, self._tell = note_in(folder), tell
+        self._note, self._tell, self._rounds = note_in(folder), tell, rounds
         self._shapes = oracle.source.shapes
         model = oracle.source.model
         given = {} if model is None else dict(model.named_parameters())
@@ -155,11 +157,30 @@ class Resident:
             raise WireError(
                 "the broadcast is of a round that is over: what it says of the last message is out of date."
             )
+        if self.used_up:  # what follows raises
+            self._tell("a server asks for a message, and this client's messages are used up: it is not answered.")
         params = {name: x.to(self._like[name]) for name, x in tensors_of(record.params, self._shapes).items()}
         message = self._client.answer(params, accepted=record.accepted)
         self._round = record.round
         self._save()
+        self._say_last()
         return to_wire(Answer(self.federation, self.number, message.number, wire_tensors(message.values)))
+
+    @property
+    def used_up(self) -> bool:
+        """Whether all planned messages are sent, so that none will ever follow."""
+        return not self._client.remaining_queries
+
+    def _say_last(self) -> None:
+        """Tell that no message will follow, or that none is needed if this one arrives."""
+        with suppress(Exception):  # a terminal that is gone holds no message back
+            if self.used_up:
+                self._tell("this client sends its last planned message now: stop it (Ctrl-C) to seal its folder.")
+            elif self._rounds is not None and self._round + 1 >= self._rounds:
+                self._tell(
+                    f"round {self._round + 1} of {self._rounds} is answered: if the message arrives, the federation is "
+                    "finished and asks no more. Ask the server, and then stop this client (Ctrl-C)."
+                )
 
     def _say_other(self, federation: str) -> None:
         """Tell, once for each, which other federation a server has asked for, so that nobody waits in vain."""

@@ -1,8 +1,9 @@
 """The folder of a federation's server: its state, its clients' public keys, its model. Nothing in it is private."""
 
+import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tacita._files import make_folder, replace_durably
 from tacita._lock import HeldLock
 from tacita.errors import ResumeError
 from tacita.federated.coordinator import Coordinator
+from tacita.runs.folder import RunFolder
 
 
 class ServerFolder:
@@ -34,6 +36,7 @@ class ServerFolder:
         self.clients = self.path / "clients.json"
         self.model = self.path / "model.npz"
         self.rounds = self.path / "rounds.jsonl"
+        self._asked = self.path / "asked.json"  # the number of the round that is under way, and how often it was asked
         self._lock = self.path / "server.lock"
         self._serving: os.stat_result | None = None  # of the lock file, while it is held
 
@@ -42,8 +45,9 @@ class ServerFolder:
         """Hold the folder for the command that starts the server, for the block.
 
         Raises:
-            ResumeError: Another command holds it, or a server is running in it.
+            ResumeError: Another command holds it, a server is running in it, or it is a client's.
         """
+        self._check_own()
         make_folder(self.path)
         with self._held(self.path):
             with self.serving():  # let go again: the server that is started takes it
@@ -55,8 +59,9 @@ class ServerFolder:
         """Hold the folder for the server itself, for the block, whoever has started it.
 
         Raises:
-            ResumeError: Another server holds it.
+            ResumeError: Another server holds it, or it is a client's.
         """
+        self._check_own()
         make_folder(self.path)
         handle = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -84,6 +89,14 @@ class ServerFolder:
         finally:
             lock.release()
 
+    def _check_own(self) -> None:
+        """Raise ``ResumeError`` if the folder is that of a client or of another run."""
+        run = RunFolder(self.path)
+        if run.private.exists() or run.ledger.exists():
+            raise ResumeError(
+                f"{str(self.path)!r} is the folder of a client or of another run: a server needs a folder of its own."
+            )
+
     def _check_state(self) -> None:
         """Raise ``ResumeError`` if the server had made a round here, and its state is gone."""
         if self.model.exists() and not self.state.exists():
@@ -106,6 +119,17 @@ class ServerFolder:
                 f"{self._lock.name} of {str(self.path)!r} was removed or replaced while the server was running, so "
                 "that another server can have started there: this one ends. Start one of them again."
             )
+
+    def begin(self, number: int) -> None:
+        """Write down that round ``number`` is asked, once more if the server was stopped in it before."""
+        replace_durably(self._asked, json.dumps([number, self.times_asked(number) + 1]).encode())
+
+    def times_asked(self, number: int) -> int:
+        """Return how often round ``number``, the last one that was begun or the next, was asked."""
+        with suppress(OSError, ValueError):  # it is a note, and no run ends for want of it
+            last, times = json.loads(self._asked.read_bytes())
+            return times if last == number else 0
+        return 0
 
     def publish(self, coordinator: Coordinator) -> None:
         """Write the server's model, which is released, with an array for each parameter.

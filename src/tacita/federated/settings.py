@@ -12,6 +12,7 @@ from tacita.federated.algorithm_settings import (
     AlgorithmName,
     build_algorithm,
     check_algorithm,
+    check_delta,
     read_toml,
     server_adam,
     settings_from_toml,
@@ -68,6 +69,7 @@ class SimulationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         loss_rate: Chance that a message is lost.
         batch_size: Rows of a client's minibatch; all by default.
         regularisation: lambda of the regulariser, which is not convex.
+        allow_large_delta: Accept a delta of 0.01 or more.
     """
 
     data: str
@@ -103,6 +105,7 @@ class SimulationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     loss_rate: float = 0.0
     batch_size: int | None = None
     regularisation: float = 0.0
+    allow_large_delta: bool = False
 
     @classmethod
     def from_toml(cls, text: str) -> "SimulationSettings":
@@ -121,7 +124,7 @@ class SimulationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     def check(self) -> None:
         """Raise ``ValueError`` if a setting is missing or out of range, or does not belong to the others."""
         _validate.positive("epsilon", self.epsilon)
-        _validate.delta("delta", self.delta)
+        check_delta(self.delta, self.allow_large_delta)
         check_algorithm(self)
         self._check_ranges()
         for name, wanted in {"clients": self.split != "owner", "concentration": self.split == "dirichlet"}.items():

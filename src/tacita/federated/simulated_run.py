@@ -1,5 +1,6 @@
 """A simulated federation in a folder of its own: what a TOML file describes, run, continued, sealed."""
 
+import warnings
 from collections.abc import Callable
 
 import msgspec
@@ -39,6 +40,12 @@ def read_clients(settings: SimulationSettings) -> LogisticClients:
     numbers = all(array.dtype.kind in "biuf" for array in (features, labels))
     if features.ndim != 2 or not numbers or any(len(array) != len(features) or array.ndim != 1 for array in found[1:]):
         raise DataStructureError("data must hold numbers: features (rows, d), and one label (and owner) a row.")
+    if not (np.isin(labels, (0, 1)).all() or np.isin(labels, (-1, 1)).all()):
+        warnings.warn(
+            "labels should be 0 and 1 (or -1 and 1): some are not. Those above 0 are taken as one class, all others as "
+            "the other one.",
+            stacklevel=2,
+        )
     signs = torch.from_numpy(np.where(labels > 0, 1.0, -1.0))
     rows, weights = stacked((torch.from_numpy(features.astype(np.float64)), signs), _dealt(settings, found))
     return LogisticClients(
@@ -93,7 +100,7 @@ def run_simulation(settings: SimulationSettings, progress: Callable[[float], Non
     settings.check()
     folder = RunFolder(settings.output)
     if folder.tidying:  # all is sealed but the private files are there
-        return _tidied(folder)
+        return tidied(folder)
     unfinished = folder.unfinished
     if not (unfinished or folder.empty):
         raise ResumeError(f"output must be a new folder, or that of an unfinished simulation, got {settings.output!r}.")
@@ -117,7 +124,7 @@ def run_simulation(settings: SimulationSettings, progress: Callable[[float], Non
         _publish(ledger, simulation, settings, chosen)
     finally:
         ledger.close()
-    return _tidied(folder)
+    return tidied(folder)
 
 
 def _ledger(settings: SimulationSettings, folder: RunFolder | None = None) -> Ledger:
@@ -187,7 +194,7 @@ def _publish(ledger: Ledger, simulation: Simulation, settings: SimulationSetting
     publish(ledger, make_statement, weights=simulation.params)
 
 
-def _tidied(folder: RunFolder) -> str:
+def tidied(folder: RunFolder) -> str:
     """Remove what may not be shared, the key last, and return the statement."""
     text = (folder.path / TEXT).read_text(encoding="utf-8")
     folder.finish()

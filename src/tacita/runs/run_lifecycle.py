@@ -160,7 +160,7 @@ class RunLifecycle:
         elif _tag_in(path.read_bytes(), path.name) != tag:
             raise ResumeError(
                 f"{inputs} are not those that the run in {self._argument} {self.folder.path.name!r} started with: "
-                "restore them, or choose another folder."
+                "restore them. A new run in another folder spends epsilon anew, beside what is spent."
             )
         return tag
 
@@ -192,7 +192,7 @@ def _not_empty(folder: RunFolder, argument: str, *, resumable: bool) -> str:
     if (folder.path / STATEMENT).exists():
         return (
             f"{argument} must be a new or an empty folder, got {str(folder.path)!r}, which is not empty: it holds a "
-            f"finished run, which tacita show describes. Choose another folder."
+            f"finished run, which tacita show describes. Choose another folder: a run there spends epsilon anew."
         )
     why = "holds no unfinished run" if resumable else "a run of this kind is never resumed"
     return (

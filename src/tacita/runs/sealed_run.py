@@ -230,7 +230,8 @@ class SealedRun:
         except OSError as error:
             raise TacitaError(
                 f"{str(self.folder)!r} holds no finished run: {STATEMENT} cannot be read ({error.strerror}). If a run "
-                "was stopped there, repeat its command to finish it; a loop of your own ends with tacita.seal_run."
+                "was stopped there, repeat its command to finish it; a loop of your own ends with tacita.seal_run, and "
+                "a federation's client with tacita federate join --finish."
             ) from None
         except (ValueError, RecursionError):
             raise TacitaError(
@@ -307,7 +308,8 @@ def unfinished_in_words(folder: RunFolder) -> str:
         sessions = []
     spent = "; ".join(f"{one.id}, {one.queries_spent} of {one.planned_queries} planned queries" for one in sessions)
     return (
-        "unfinished: repeat its command (or your loop) to go on, which costs no more than its plan. Counted as spent: "
+        "unfinished: repeat its command (or your loop) to go on, which costs no more than its plan (a federation's "
+        "client is sealed by join --finish). Counted as spent: "
         f"{spent or 'nothing'}. It stays spent; a run in another folder spends its whole epsilon in addition"
     )
 

@@ -1,0 +1,85 @@
+"""The end of a client's part in a federation: its statement, sealed over its ledger, and no private file left.
+
+Place: federated.federation, in the client's folder -> [federated.finished_client]. It needs no rows, no model and no
+server, and ends the client for good: a folder without its key answers no broadcast.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tacita.errors import ResumeError, TacitaError
+from tacita.federated.federation import UNIT, FederationSettings
+from tacita.federated.simulated_run import NOT_ANONYMISED, tidied
+from tacita.federated.views import SECURE_AGGREGATION
+from tacita.ledger import Statement, statement
+from tacita.ledger.journal import ends_with_seal
+from tacita.ledger.run_sections import check_about
+from tacita.runs import checkpoint
+from tacita.runs.folder import RunFolder
+from tacita.runs.run_facts import run_facts
+from tacita.runs.run_lifecycle import RunLifecycle
+from tacita.runs.sealed_run import publish
+
+CAVEATS = (
+    "The guarantee is against the server and whoever sees this client's messages, or the models made of them: all data "
+    "of this client is protected. That it took part, and when, is not.",
+    SECURE_AGGREGATION,
+    "It holds if one copy alone of this client's folder has sent messages: two copies use the same noise.",
+)
+
+
+def finish_client(
+    settings: FederationSettings, *, number: int, folder: str | Path, about: Mapping[str, str] | None = None
+) -> str:
+    """Seal the folder of a client that has sent messages, remove its key, and return its statement.
+
+    A process that is killed leaves a folder with which the same call goes on.
+
+    Args:
+        settings: The federation.
+        number: The client's number.
+        folder: The client's folder, which no process uses.
+        about: What the statement says as given, as in :func:`tacita.fit`.
+
+    Raises:
+        ResumeError: The folder is not that of this client.
+        TacitaError: The client has sent no message.
+        LedgerError: The client is still running.
+    """
+    check_about(about or {})
+    place = RunFolder(folder)
+    if ends_with_seal(place.ledger):  # private files may be there still
+        return tidied(place)
+    if not place.unfinished or not place.checkpoint.exists():
+        raise ResumeError(f"folder must be that of a client that has started, got {str(folder)!r}.")
+    _, head = checkpoint.load(place.checkpoint)
+    federation = str(head.get("federation"))
+    if not federation.startswith(settings.id) or head.get("client") != number:
+        raise ResumeError(f"{str(folder)!r} is the folder of another federation or client.")
+    run = RunLifecycle.start(place)
+    with run.ledger(neighboring_relation="replace_one", privacy_unit=UNIT) as ledger:
+        session = ledger.sessions[0]
+        if not session.opened:
+            raise TacitaError(f"no message was sent from {str(folder)!r}, so that nothing is to be stated: remove it.")
+        if not session.closed:
+            session.close()
+
+        def make_statement(hashes: dict[str, str]) -> Statement:
+            return statement(
+                ledger,
+                settings.delta,
+                num_units=settings.clients,
+                caveats=CAVEATS,
+                model=f"{settings.algorithm} in {settings.rounds} rounds, as client {number} of the federation "
+                f"{federation}",
+                task="classification",
+                target="labels",
+                files=hashes,
+                rows={"value": settings.clients, "how": "public", "of": "clients"},
+                run=run_facts(run.randomness),
+                about=dict(about or {}),
+                not_anonymised=list(NOT_ANONYMISED),
+            )
+
+        publish(ledger, make_statement)
+    return tidied(place)
