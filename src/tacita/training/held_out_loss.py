@@ -127,7 +127,8 @@ class HeldOutScore:
                 release = oracle.query({"weights": self._pair.weights})
         except BudgetExceededError:
             how = "none: an earlier process bought it from other values, and it is not bought twice"
-            return {"holdout_score": {"measure": self._wanted.name, "value": None, "private": True, "how": how}}
+            score = {"measure": self._wanted.name, "value": None, "private": True, "level": LEVEL, "how": how}
+            return {"holdout_score": score}
         finally:
             if oracle.session.opened and not oracle.session.closed:
                 oracle.session.close()
