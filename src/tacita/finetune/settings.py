@@ -75,7 +75,7 @@ class FinetuneSettings(RecordSettings):
         holdout: Share of the records (persons) held out by coin, on which the score is bought; 0 buys none.
         public_validation: A file of the same form that you declare public: its loss is shown along the way.
         patience: Stop when that loss has not improved so many times in a row.
-        output: Folder of the run, new or empty.
+        output: Folder of the run, new or empty; not needed with --dry-run or --audit.
         seed: Derive all coins and noise from this number, to repeat a demonstration. NOT PRIVATE.
     """
 
@@ -101,7 +101,7 @@ class FinetuneSettings(RecordSettings):
     holdout: Annotated[float, TRAINING] = 0.05
     public_validation: Annotated[str | None, TRAINING] = None
     patience: Annotated[int | None, TRAINING, WHOLE] = None
-    output: Annotated[str, RUN]
+    output: Annotated[str | None, RUN] = None
     seed: Annotated[int | None, RUN, WHOLE] = None
 
     def __post_init__(self) -> None:

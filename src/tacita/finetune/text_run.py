@@ -165,6 +165,8 @@ def finetune(
     """
     if randomness is None and settings.seed is not None:
         randomness = Randomness.insecure(settings.seed)
+    if settings.output is None:
+        raise ValueError("output is missing: give --output FOLDER, a new or an empty one.")
     folder = RunFolder(settings.output)
     if folder.tidying:  # a killed process had written everything, and only its private files are left
         run = RunLifecycle.start(folder, argument="output")
