@@ -21,6 +21,7 @@ from tacita.finetune.losses import scored_losses
 from tacita.finetune.records import read_line
 from tacita.finetune.settings import Files, FinetuneSettings, RecordSettings
 from tacita.finetune.text_run import Prepared, finetune
+from tacita.ledger.verdict import verdict
 from tacita.random import Randomness
 from tacita.runs.checkpoint import load as checkpoint
 from tacita.runs.folder import RunFolder
@@ -382,7 +383,9 @@ def test_a_bought_score_without_a_number_is_no_clean_verdict(place):
     Path("d.jsonl").write_text("a,b\n" * 30)
     found = run("a")
     assert found.fields["holdout_score"]["value"] is None
-    assert "nothing was shown to be learned" in found.fields["verdict_warnings"]
+    fields = {**found.fields, "secure_randomness": True}  # as without a seed
+    assert verdict(fields).warnings == ("nothing was shown to be learned",)
+    assert not verdict({**fields, "holdout_score": None}).warnings
 
 
 def test_the_holder_sees_what_contributes_nothing(place):
