@@ -85,7 +85,6 @@ def verdict(
         "epsilon promises next to nothing": epsilon is not None and epsilon >= NEXT_TO_NOTHING,
         "delta is so large that whole records may be published": is_large_delta(fields),
         "nothing was learned": (constant := str(fields.get("headline") or "").startswith(NOTHING_LEARNED)),
-        "nothing was shown to be learned": not fields.get("edits") and _without_number(fields.get("holdout_score")),
         "its key or a checkpoint is still in private/": secrets,
         "its score may be that of a constant guess": not constant and _like_a_guess(fields.get("holdout_score")),
     }
@@ -96,11 +95,6 @@ def _like_a_guess(score: Any) -> bool:
     from tacita.ledger.constant_guess import like_a_guess
 
     return like_a_guess(score)
-
-
-def _without_number(score: Any) -> bool:
-    """Return whether a score was bought and no number came out: too few records can be trained on, say."""
-    return isinstance(score, Mapping) and "level" in score and score.get("value") is None
 
 
 def _number(value: Any) -> float | None:
