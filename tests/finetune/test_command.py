@@ -56,6 +56,9 @@ def test_the_length_is_public():
     [
         ({"epsilon": 0}, "epsilon must be"),
         ({"delta": 0.01}, "delta must be below"),
+        ({"delta": 1e-4, "rows": None}, r"give --rows, the number of records; without it 12,800 are assumed\.$"),
+        ({"delta": 1e-3}, r"Choose a smaller one\.$"),
+        ({"lr": -1.0}, "lr must be"),
         ({"rows": 0}, "rows must be"),
         ({"patience": 2}, "needs public_validation"),
         ({"rows_per_query": 2}, "needs unit_field"),

@@ -15,12 +15,13 @@ import torch
 import tacita
 from tacita.cli import main
 from tacita.cli.app import INTERRUPTED
-from tacita.finetune import EncodedTexts, generation, read_records
-from tacita.finetune.looking import plan_in_words
+from tacita.finetune import EncodedTexts, generation, looking, read_records
+from tacita.finetune.looking import check_texts, plan_in_words
 from tacita.finetune.losses import scored_losses
 from tacita.finetune.records import read_line
-from tacita.finetune.settings import Files, FinetuneSettings
+from tacita.finetune.settings import Files, FinetuneSettings, RecordSettings
 from tacita.finetune.text_run import Prepared, finetune
+from tacita.ledger.verdict import verdict
 from tacita.random import Randomness
 from tacita.runs.checkpoint import load as checkpoint
 from tacita.runs.folder import RunFolder
@@ -341,3 +342,98 @@ def test_an_audit_of_the_same_settings_prints_its_verdict_and_keeps_nothing(plac
     assert "exposure:" in said.out
     assert said.err.startswith("DATA is taken for public")
     assert sorted(Path().rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"lr": 1e-4}, "--lr was not given and is 0.0001 now"),
+        ({"seed": 6}, "--seed was 5 and is 6 now"),
+        ({"epsilon": 4.0}, "--epsilon was 8.0 and is 4.0 now"),
+    ],
+)
+def test_a_run_goes_on_with_the_settings_that_it_began_with(changes, words, place, monkeypatch):
+    def killed(self):
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HeldOutScore, "fields", killed)
+        with pytest.raises(KilledError):
+            run("a")
+    with pytest.raises(tacita.ResumeError, match=words):
+        run("a", **changes)
+    run("a", physical_batch=3)
+    assert not check_run("a").faults
+
+
+def test_another_base_at_resume_is_named(place, monkeypatch):
+    def killed(self):
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HeldOutScore, "fields", killed)
+        with pytest.raises(KilledError):
+            run("a")
+    base("m", seed=1)
+    with pytest.raises(tacita.ResumeError, match="MODEL is another one now"):
+        run("a")
+
+
+def test_a_bought_score_without_a_number_is_no_clean_verdict(place):
+    Path("d.jsonl").write_text("a,b\n" * 30)
+    found = run("a")
+    assert found.fields["holdout_score"]["value"] is None
+    fields = {**found.fields, "secure_randomness": True}  # as without a seed
+    assert verdict(fields).warnings == ("nothing was learned",)
+    assert found.statement.startswith("NOTHING LEARNED that held-out records show: at this noise too few")
+
+
+def test_the_holder_sees_what_contributes_nothing(place):
+    given = RecordSettings(unit_field="custmer", messages=False)
+    words = check_texts("d.jsonl", "m", given).splitlines()
+    assert "40 lines" in words
+    assert f"10 contribute nothing: {looking.NO_RECORD}" in words
+    assert f"10 contribute nothing: {looking.NO_MESSAGES}" in words
+    assert "0 persons by 'custmer'" in words
+    assert "40 contribute nothing: no text or integer under 'custmer'" in words
+    assert "5 persons by 'who'" in check_texts("d.jsonl", "m", RecordSettings(unit_field="who"))
+
+
+def test_the_holder_is_told_of_lengths_that_the_training_takes(place):
+    Path("d.jsonl").write_text(json.dumps({"text": "x" * 70}))
+    assert "1 records are cut at 32 tokens; --max-tokens 32 --windows 3 keeps 95 % whole" in check_texts(
+        "d.jsonl", "m", RecordSettings()
+    )
+    assert ";" not in check_texts("d.jsonl", "m", RecordSettings(windows=3))
+    assert "; --max-tokens 32 keeps" in check_texts("d.jsonl", "m", RecordSettings(max_tokens=8)).replace(
+        "32 --windows 3", "32"
+    )
+    words = tokenizer()
+    words.chat_template = None
+    words.save_pretrained("m")
+    Path("m/chat_template.jinja").unlink(missing_ok=True)
+    with pytest.raises(ValueError, match="the tokenizer has no chat template"):
+        check_texts("d.jsonl", "m", RecordSettings())
+
+
+def test_prompts_have_room_for_an_answer_and_messages_are_written_by_the_template(place):
+    run("a")
+    loaded = generation.load("a")
+    for prompt in ("x" * 40, ""):
+        with pytest.raises(ValueError, match="must have 1 to 31"):
+            generation.generate(*loaded, prompt)
+    said = [{"role": "user", "content": "hi"}]
+    lines = [json.dumps({"messages": said}), json.dumps({"prompt": "x"})]
+    found = [json.loads(line) for line in generation.completed(*loaded, lines, max_new_tokens=2)]
+    written = generation.generate(*loaded, "<|turn|>user\nhi<|end|>\n<|turn|>assistant\n", max_new_tokens=2)
+    assert found[0] == {"messages": said, "completion": written}
+    with pytest.raises(ValueError, match="line 1: it must be a JSON object with a prompt, or with messages"):
+        list(generation.completed(*loaded, ["3"]))
+
+
+@pytest.mark.parametrize(("words", "name"), [("gone.jsonl", "DATA"), ("d.jsonl --public-validation no", "public_val")])
+def test_a_missing_file_is_refused_by_the_plan_too(words, name, place, capsys):
+    line = f"finetune m {words} --epsilon 8 --delta 1e-3 --rows 40 --dry-run"
+    with pytest.raises(SystemExit):
+        main(line.split())
+    assert f"{name}" in capsys.readouterr().err

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from tacita._files import replace_durably
-from tacita._whole_numbers import WHOLE
 from tacita.cli.names import names_of
 from tacita.cli.outputs import exit_code, say_written, write_bytes
+from tacita.finetune.settings import RecordSettings
 from tacita.tables.settings import TEXT_FORMAT, file_format, flags, read_text
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def check(
     schema: str | None = None,
     target: str | None = None,
     model: Annotated[str | None, Parameter(name="--model")] = None,
-    max_tokens: Annotated[int, WHOLE] = 512,
+    records: Annotated[RecordSettings | None, FLAT] = None,
     text: Annotated[Text | None, FLAT] = None,
 ) -> int:
     """Show what is odd in a table: rows, cells and labels, with examples. NOT PRIVATE, for the holder of the data.
@@ -157,13 +157,14 @@ def check(
         schema: TOML file with what is declared; without it, only what the file itself shows is checked.
         target: The column to predict.
         model: Folder of a language model: DATA are texts for tacita finetune, JSON lines.
-        max_tokens: With --model, the length of a record in tokens.
     """
     if model is not None:
         from tacita.finetune.looking import check_texts
 
-        print(check_texts(data, model, max_tokens), end="")
+        print(check_texts(data, model, records or RecordSettings()), end="")
         return 0
+    if records is not None:
+        raise ValueError("the options of texts are those of tacita finetune: give --model MODEL with them.")
     import msgspec
 
     from tacita.tables.checking import check as look

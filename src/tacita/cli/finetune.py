@@ -14,6 +14,10 @@ from tacita.finetune.settings import Files, FinetuneSettings
 
 FLAG = Parameter(negative=())
 NOTHING_SAID = About()
+UNSEEN = (
+    "lines that cannot be trained on contribute nothing, and no message tells of them, for it would tell of a record: "
+    "tacita check {data} --model {model}, with the same options of texts, shows them to the holder of the texts."
+)
 
 
 def finetune(
@@ -57,6 +61,8 @@ def finetune(
         found = audit_texts(files, settings, audit, progress=not quiet)
         print(found.text, end="")
         return int(found.audit.verdict == "refuted")
+    if not quiet:
+        print(UNSEEN.format(data=data, model=model), file=sys.stderr)
     try:
         run = run_it(files, settings, progress=not quiet)
     except (Exception, KeyboardInterrupt) as error:
@@ -89,7 +95,7 @@ def generate(
     Args:
         run: Folder of a finished run.
         prompt: The prompt.
-        file: JSON lines with a prompt each, in place of --prompt; goes with --output.
+        file: JSON lines with a prompt or messages each, in place of --prompt; goes with --output.
         output: File to write: the same lines, with a completion each.
         base: Folder of the base model, if it is no longer where the training had it.
         max_new_tokens: Most tokens of an answer.
@@ -104,7 +110,10 @@ def generate(
     loaded = generation.load(run, base)
     print("prompts are not covered by the guarantee: what is typed in may come out.", file=sys.stderr)
     if prompt is not None:
-        print(generation.generate(*loaded, prompt, max_new_tokens=max_new_tokens, temperature=temperature))
+        said = generation.generate(*loaded, prompt, max_new_tokens=max_new_tokens, temperature=temperature)
+        print(said)
+        if not said.strip():
+            print("the model ended its answer at once: it says nothing after this prompt.", file=sys.stderr)
     elif file is not None and output is not None:
         lines = file.read_text(encoding="utf-8").splitlines()
         said = generation.completed(*loaded, lines, max_new_tokens=max_new_tokens, temperature=temperature)

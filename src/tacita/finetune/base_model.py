@@ -111,13 +111,16 @@ def _with_adapter(model: Any, settings: FinetuneSettings) -> nn.Module:
     return adapted
 
 
+def positions(config: Mapping[str, Any]) -> int | None:
+    """Return the largest number of tokens that the model takes; ``None`` if its configuration has none."""
+    return config.get("max_position_embeddings") or config.get("n_positions")
+
+
 def length(config: Mapping[str, Any], max_tokens: int | None) -> int:
     """Return the public length of all records: as given, or the smaller of 512 and the model's positions."""
-    positions = config.get("max_position_embeddings") or config.get("n_positions")
+    most = positions(config)
     if max_tokens is None:
-        return min(512, positions or 512)
-    if positions is not None and _validate.count("max_tokens", max_tokens) > positions:
-        raise ValueError(
-            f"max_tokens {max_tokens} is above the model's {positions} positions: give at most {positions}."
-        )
+        return min(512, most or 512)
+    if most is not None and _validate.count("max_tokens", max_tokens) > most:
+        raise ValueError(f"max_tokens {max_tokens} is above the model's {most} positions: give at most {most}.")
     return max_tokens

@@ -3,6 +3,7 @@
 import json
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 from tacita.errors import TacitaError
 from tacita.finetune import base_model
+from tacita.finetune.records import read_line
 from tacita.finetune.settings import CONFIG
 from tacita.runs.sealed_run import SealedRun
 
@@ -49,33 +51,64 @@ def _base(name: str, given: str | Path | None) -> Path:
     return place
 
 
-def generate(model: Any, tokenizer: Any, prompt: str, *, max_new_tokens: int = 128, temperature: float = 0.0) -> str:
-    """Return what the model says after a prompt, without the prompt; with temperature 0 always the likeliest token."""
-    ids = tokenizer(prompt, add_special_tokens=True, return_tensors="pt")
-    positions = getattr(model.config, "max_position_embeddings", None) or max_new_tokens + ids["input_ids"].shape[1]
-    max_new_tokens = max(1, min(max_new_tokens, positions - ids["input_ids"].shape[1]))
+def generate(
+    model: Any, tokenizer: Any, prompt: str | list, *, max_new_tokens: int = 128, temperature: float = 0.0
+) -> str:
+    """Return what the model says after a prompt, without the prompt; with temperature 0 always the likeliest token.
+
+    Args:
+        model: As of :func:`load`.
+        tokenizer: As of :func:`load`.
+        prompt: A text, or messages (``role`` and ``content`` each), which the chat template of the tokenizer writes.
+        max_new_tokens: Most tokens of an answer.
+        temperature: 0 for the likeliest token; above, tokens are drawn.
+
+    Raises:
+        ValueError: The prompt is as long as the model's positions, or there is no chat template for messages.
+    """
+    talks = not isinstance(prompt, str)
+    if talks and tokenizer.chat_template is None:
+        raise ValueError("messages need a chat template, which this run's tokenizer has not: give a prompt.")
+    text = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True) if talks else prompt
+    ids = tokenizer(text, add_special_tokens=not talks, return_tensors="pt")
+    length = ids["input_ids"].shape[1]
+    positions = getattr(model.config, "max_position_embeddings", None) or max_new_tokens + length
+    if not 0 < length < positions:
+        raise ValueError(
+            f"the prompt has {length} tokens, and must have 1 to {positions - 1}: {positions} is the most "
+            "that the model reads, its answer included."
+        )
+    max_new_tokens = max(1, min(max_new_tokens, positions - length))
     settings: dict[str, Any] = {"do_sample": temperature > 0} | ({"temperature": temperature} if temperature else {})
     with torch.no_grad():
         found = model.generate(
             input_ids=ids["input_ids"], attention_mask=ids["attention_mask"], max_new_tokens=max_new_tokens,
             pad_token_id=tokenizer.eos_token_id, eos_token_id=tokenizer.eos_token_id, **settings,
         )  # fmt: skip
-    return tokenizer.decode(found[0, ids["input_ids"].shape[1] :], skip_special_tokens=True)
+    return tokenizer.decode(found[0, length:], skip_special_tokens=True)
 
 
 def completed(model: Any, tokenizer: Any, lines: Iterable[str], **settings: Any) -> Iterator[str]:
-    """Yield JSON lines of ``prompt`` with a ``completion``.
+    """Yield JSON lines of ``prompt``, or of ``messages``, with a ``completion``.
 
     Raises:
-        ValueError: A line has no prompt; it is named by its number.
+        ValueError: A line has neither, or one that cannot be read; it is named by its number.
     """
     for number, line in enumerate(lines, 1):
         try:
             fields = json.loads(line)
-            prompt = fields["prompt"]
-        except (ValueError, TypeError, KeyError):
-            raise ValueError(f"line {number} must be a JSON object with a prompt.") from None
-        if not isinstance(fields, Mapping) or not isinstance(prompt, str):
-            raise ValueError(f"line {number} must be a JSON object with a prompt.")
-        said = generate(model, tokenizer, prompt, **settings)
+            said = generate(model, tokenizer, _asked(line, fields), **settings)
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from None
         yield json.dumps({**fields, "completion": said}, ensure_ascii=False) + "\n"
+
+
+def _asked(line: str, fields: Any) -> str | list:
+    """Return the prompt of a line, or its messages, by the same keys as a record."""
+    record = read_line(line.encode()).record
+    if record is not None and record.form == "messages":
+        return [asdict(turn) for turn in record.turns]
+    prompt = fields.get("prompt") if isinstance(fields, Mapping) else None
+    if not isinstance(prompt, str):
+        raise ValueError("it must be a JSON object with a prompt, or with messages.")
+    return prompt

@@ -1,6 +1,7 @@
 """Before a training: what its plan is, and, for the holder of the texts alone, what is odd in them."""
 
 import time
+from collections import Counter
 from math import sqrt
 from pathlib import Path
 
@@ -10,10 +11,10 @@ import torch
 from tacita.accounting import GaussianSumEvent, PoissonLaw, calibrate
 from tacita.clipping import FlatClipper
 from tacita.finetune import base_model
-from tacita.finetune.chat import ChatTemplate
 from tacita.finetune.encoding import TokenEncoder
-from tacita.finetune.records import read_records
-from tacita.finetune.text_run import Prepared
+from tacita.finetune.records import TextRecord, read_records
+from tacita.finetune.settings import RecordSettings
+from tacita.finetune.text_run import Prepared, encoder_of
 from tacita.ledger import Ledger
 from tacita.mechanisms import GaussianMechanism
 from tacita.oracles import ClippedGradientOracle, trainable
@@ -21,33 +22,58 @@ from tacita.sampling import FullBatchSampler, PoissonSampler
 
 RELATION = "add_or_remove_one"
 TIMED = 3  # steps on synthetic rows
+NO_RECORD = "no JSON object of one of the three forms"
+NO_MESSAGES = "messages, which --no-messages leaves out"
+NO_TARGET = "no target in it, or the chat template refuses it"
+NOTHING_OF = (NO_RECORD, NO_MESSAGES, NO_TARGET)
 
 
-def check_texts(path: str | Path, model: str | Path, max_tokens: int) -> str:
+def check_texts(path: str | Path, model: str | Path, settings: RecordSettings) -> str:
     """Return what is odd in a file of texts, in words. It looks at rows: for the holder of the data alone."""
-    base_model.check_folder(Path(model))
-    tokenizer = base_model.open_tokenizer(Path(model))
-    chat = None if tokenizer.chat_template is None else ChatTemplate(tokenizer)
-    encoder = TokenEncoder(tokenizer=tokenizer, max_tokens=max_tokens, chat=chat)
-    lines = readable = cut = 0
+    folder = Path(model)
+    encoder = encoder_of(folder, settings)
+    seen: Counter[str] = Counter()
+    persons: set[str] = set()
     lengths: list[int] = []
-    for line in read_records(path):
-        lines += 1
+    for line in read_records(path, settings.unit_field):
         (found,) = encoder.encode([line.record])
+        whose = "" if settings.unit_field is None else line.unit
+        seen["lines"] += 1
+        seen["nobody"] += whose is None
+        seen[_why_nothing(line.record, settings) if not found.counts else "whole"] += 1
+        persons.update([] if whose is None else [whose])
         if found.counts:
-            readable += 1
             lengths.append(found.length)
-            cut += found.length > encoder.max_tokens
-    words = ["NOT PRIVATE: this looks at the rows, for the holder of the data.", "", f"{lines} lines"]
-    words.append(f"{lines - readable} contribute nothing: no JSON object of one of the three forms, or no target in it")
+    words = ["NOT PRIVATE: this looks at the rows, for the holder of the data.", "", f"{seen['lines']} lines"]
+    words += [f"{seen[why]} contribute nothing: {why}" for why in NOTHING_OF if seen[why]]
+    if settings.unit_field is not None:
+        words.append(f"{len(persons)} persons by {settings.unit_field!r}")
+    if seen["nobody"]:
+        words.append(f"{seen['nobody']} contribute nothing: no text or integer under {settings.unit_field!r}")
     if lengths:
         points = np.percentile(lengths, [5, 50, 95, 100], method="higher").astype(int)
         words.append(
             "tokens a record: "
             + ", ".join(f"{point} at {q} %" for point, q in zip(points, (5, 50, 95, 100), strict=True))
         )
-        words.append(f"{cut} records are cut at {encoder.max_tokens} tokens; --max-tokens {points[2]} keeps 95 % whole")
+        words.append(f"{sum(length > encoder.most for length in lengths)} records are cut at {encoder.most} tokens")
+        words[-1] += _longer(encoder, int(points[2]), base_model.positions(base_model.check_folder(folder)))
     return "\n".join(words) + "\n"
+
+
+def _why_nothing(record: TextRecord | None, settings: RecordSettings) -> str:
+    if record is None:
+        return NO_RECORD
+    return NO_MESSAGES if record.form == "messages" and not settings.messages else NO_TARGET
+
+
+def _longer(encoder: TokenEncoder, wanted: int, positions: int | None) -> str:
+    """Say which length, or how many windows, keep 95 % of the records whole."""
+    if wanted <= encoder.most:
+        return ""
+    if positions is None or wanted <= positions:
+        return f"; --max-tokens {wanted} keeps 95 % whole"
+    return f"; --max-tokens {positions} --windows {-(-(wanted - 1) // (positions - 1))} keeps 95 % whole"
 
 
 def plan_in_words(prepared: Prepared) -> str:

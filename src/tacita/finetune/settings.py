@@ -23,7 +23,33 @@ RUN = Parameter(group="The run", negative=())
 
 
 @dataclass(frozen=True, kw_only=True)
-class FinetuneSettings:
+class RecordSettings:
+    """How a line becomes a record, for ``tacita finetune`` and for ``tacita check --model``.
+
+    Attributes:
+        unit_field: The key of a line that names the person; a person's records are then clipped once, together.
+        max_tokens: Length of a window in tokens; the smaller of 512 and the model's positions by default.
+        windows: Number of windows that a long record may fill; it is clipped once.
+        cut: What a long record loses: prompt (its left; a quarter of the length stays) or end.
+        mask_prompt: Train on completions and what the assistant says alone, which is the default.
+        messages: Take part with records that hold messages, which is the default; it needs a chat template.
+        template: File with a chat template (Jinja) in place of the tokenizer's own.
+    """
+
+    unit_field: Annotated[str | None, PRIVACY] = None
+    max_tokens: Annotated[int | None, TEXTS, WHOLE] = None
+    windows: Annotated[int, TEXTS, WHOLE] = 1
+    cut: Annotated[Literal["prompt", "end"], TEXTS] = "prompt"
+    mask_prompt: Annotated[bool, Parameter(group="The texts", negative="--no-mask-prompt")] = True
+    messages: Annotated[bool, Parameter(group="The texts", negative="--no-messages")] = True
+    template: Annotated[str | None, TEXTS] = None
+
+    def __post_init__(self) -> None:
+        _validate.count("windows", self.windows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneSettings(RecordSettings):
     """What ``tacita finetune`` is told.
 
     Attributes:
@@ -31,16 +57,9 @@ class FinetuneSettings:
         delta: Its delta; choose it well below 1 / rows.
         rows: A public guess of the number of records, or of persons with --unit-field. It sets the rate by --batch.
         rate: Chance that a step draws a record (person), in place of --batch; 1/50 by default, without --rows.
-        unit_field: The key of a line that names the person; a person's records are then clipped once, together.
         rows_per_query: Number of records that a step reads of a person that it draws; 1 above epsilon 4, else 4.
         privacy_unit: Whom the guarantee protects, in your words, for the statement.
         hardened: Close attacks on floating-point noise, rounded or discrete.
-        max_tokens: Length of a window in tokens; the smaller of 512 and the model's positions by default.
-        windows: Number of windows that a long record may fill; it is clipped once.
-        cut: What a long record loses: prompt (its left; a quarter of the length stays) or end.
-        mask_prompt: Train on completions and what the assistant says alone, which is the default.
-        messages: Take part with records that hold messages, which is the default; it needs a chat template.
-        template: File with a chat template (Jinja) in place of the tokenizer's own.
         train: lora, an adapter, or full, all weights.
         rank: Rank of the adapter.
         alpha: Its scale; twice the rank by default.
@@ -56,7 +75,7 @@ class FinetuneSettings:
         holdout: Share of the records (persons) held out by coin, on which the score is bought; 0 buys none.
         public_validation: A file of the same form that you declare public: its loss is shown along the way.
         patience: Stop when that loss has not improved so many times in a row.
-        output: Folder of the run, new or empty.
+        output: Folder of the run, new or empty; not needed with --dry-run or --audit.
         seed: Derive all coins and noise from this number, to repeat a demonstration. NOT PRIVATE.
     """
 
@@ -64,16 +83,9 @@ class FinetuneSettings:
     delta: Annotated[float, PRIVACY]
     rows: Annotated[int | None, PRIVACY, WHOLE] = None
     rate: Annotated[float | None, PRIVACY] = None
-    unit_field: Annotated[str | None, PRIVACY] = None
     rows_per_query: Annotated[int | None, PRIVACY, WHOLE] = None
     privacy_unit: Annotated[str | None, PRIVACY] = None
     hardened: Annotated[Literal["rounded", "discrete"] | None, PRIVACY] = None
-    max_tokens: Annotated[int | None, TEXTS, WHOLE] = None
-    windows: Annotated[int, TEXTS, WHOLE] = 1
-    cut: Annotated[Literal["prompt", "end"], TEXTS] = "prompt"
-    mask_prompt: Annotated[bool, Parameter(group="The texts", negative="--no-mask-prompt")] = True
-    messages: Annotated[bool, Parameter(group="The texts", negative="--no-messages")] = True
-    template: Annotated[str | None, TEXTS] = None
     train: Annotated[Literal["lora", "full"], TRAINING] = "lora"
     rank: Annotated[int, TRAINING, WHOLE] = 16
     alpha: Annotated[float | None, TRAINING] = None
@@ -89,26 +101,35 @@ class FinetuneSettings:
     holdout: Annotated[float, TRAINING] = 0.05
     public_validation: Annotated[str | None, TRAINING] = None
     patience: Annotated[int | None, TRAINING, WHOLE] = None
-    output: Annotated[str, RUN]
+    output: Annotated[str | None, RUN] = None
     seed: Annotated[int | None, RUN, WHOLE] = None
 
     def __post_init__(self) -> None:
         _validate.positive("epsilon", self.epsilon)
         _validate.delta("delta", self.delta)
-        for name in ("windows", "rank", "physical_batch"):
+        super().__post_init__()
+        for name in ("rank", "physical_batch"):
             _validate.count(name, getattr(self, name))
         for name in ("rows", "rows_per_query", "patience"):
             if getattr(self, name) is not None:
                 _validate.count(name, getattr(self, name))
         _validate.positive("epochs", self.epochs)
         _validate.positive("max_grad_norm", self.max_grad_norm)
+        for name in ("lr", "alpha"):
+            if getattr(self, name) is not None:
+                _validate.positive(name, getattr(self, name))
         if self.rate is not None and not 0 < self.rate <= 1:
             raise ValueError(f"rate must be in (0, 1], got {self.rate!r}.")
         if self.rate is not None and self.batch is not None:
             raise ValueError("rate goes without batch, which sets it as well: give one of them.")
         if self.batch is not None and self.rows is None:
             raise ValueError("batch counts records, and needs their public number: give rows, or rate in its place.")
-        check_delta(self.delta, self.number, False)
+        check_delta(
+            self.delta,
+            self.number,
+            False,
+            None if self.rows else f"give --rows, the number of records; without it {self.number:,} are assumed",
+        )
         for name in ("dropout", "holdout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)!r}.")
@@ -152,3 +173,9 @@ class Files:
     model: Path
     data: Path
     about: dict[str, Any] = field(default_factory=dict)
+
+    def check(self, settings: FinetuneSettings) -> None:
+        """Refuse a path of texts that is no file, before anything is opened."""
+        for name, path in (("DATA", self.data), ("public_validation", settings.public_validation)):
+            if path is not None and (not Path(path).exists() or Path(path).is_dir()):
+                raise ValueError(f"{name} must be a file of JSON lines, got {str(path)!r}: there is none.")

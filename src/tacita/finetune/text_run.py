@@ -2,6 +2,7 @@
 
 import json
 import math
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,14 +13,15 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from tacita._files import make_folder
+from tacita._files import make_folder, replace_durably
+from tacita.errors import ResumeError
 from tacita.finetune import base_model
 from tacita.finetune.card import SCORED, card
 from tacita.finetune.chat import ChatTemplate
 from tacita.finetune.encoding import EncodedTexts, TokenEncoder
 from tacita.finetune.losses import scored_losses, sequence_losses
 from tacita.finetune.records import read_records
-from tacita.finetune.settings import CONFIG, RATE, Files, FinetuneSettings
+from tacita.finetune.settings import CONFIG, RATE, Files, FinetuneSettings, RecordSettings
 from tacita.random import Randomness
 from tacita.runs.folder import RunFolder
 from tacita.runs.run_lifecycle import RunLifecycle
@@ -59,16 +61,11 @@ class Prepared:
         Raises:
             ValueError: One of them cannot be trained; the message says why.
         """
-        config = base_model.check_folder(files.model)
-        settings = replace(settings, max_tokens=base_model.length(config, settings.max_tokens))
+        files.check(settings)
+        encoder = encoder_of(files.model, settings)
+        settings = replace(settings, max_tokens=encoder.max_tokens)
         if settings.rows is None and settings.rate is None:
             settings = replace(settings, rate=RATE)
-        tokenizer = base_model.open_tokenizer(files.model, settings.template)
-        assert settings.max_tokens is not None
-        encoder = TokenEncoder(
-            tokenizer=tokenizer, max_tokens=settings.max_tokens, windows=settings.windows, cut=settings.cut,
-            mask_prompt=settings.mask_prompt, chat=ChatTemplate(tokenizer) if settings.messages else None,
-        )  # fmt: skip
         model: Any = base_model.open_model(files.model, settings)
         rows = model.get_input_embeddings().weight.shape[0]
         if encoder.largest >= rows:  # a text that holds such a token would end the run
@@ -125,9 +122,33 @@ class Prepared:
         kept.save_pretrained(str(folder / name), safe_serialization=True)
         self.encoder.tokenizer.save_pretrained(str(folder / name))
         (folder / name / "README.md").write_text(card(run.statement.to_json(), self.settings, self.base_name))
+        (folder / CONFIG).write_text(self.config(), encoding="utf-8")
+
+    def config(self) -> str:
+        """Return the file ``config.toml`` of the run, with the digests of its base."""
         about = {"name": self.base_name, "lora_seed": str(base_model.LORA_SEED)}
-        config = self.settings.to_toml(base=about, base_sha256=base_model.hashes(self.base))
-        (folder / CONFIG).write_text(config, encoding="utf-8")
+        return self.settings.to_toml(base=about, base_sha256=base_model.hashes(self.base))
+
+    def held_to(self, before: Path) -> None:
+        """Refuse other settings, or another base, than those of the file that the run wrote when it began.
+
+        Raises:
+            ResumeError: One differs, and is named with both values.
+        """
+        if not before.exists():
+            return
+        first, now = tomllib.loads(before.read_text(encoding="utf-8")), tomllib.loads(self.config())
+        for name in sorted({*first, *now} - {"physical_batch", "base"}):  # memory alone; the words of a path
+            if first.get(name) == now.get(name):
+                continue
+            option = f"--{name.replace('_', '-')}"
+            words = f"{option} was {first.get(name, 'not given')} and is {now.get(name, 'not given')} now"
+            if name == "base_sha256":
+                words = "MODEL is another one now"
+            raise ResumeError(
+                f"{words}, and the folder of --output holds an unfinished run: repeat the settings that it began "
+                "with, or choose another folder."
+            )
 
 
 def finetune(
@@ -144,6 +165,8 @@ def finetune(
     """
     if randomness is None and settings.seed is not None:
         randomness = Randomness.insecure(settings.seed)
+    if settings.output is None:
+        raise ValueError("output is missing: give --output FOLDER, a new or an empty one.")
     folder = RunFolder(settings.output)
     if folder.tidying:  # a killed process had written everything, and only its private files are left
         run = RunLifecycle.start(folder, argument="output")
@@ -151,11 +174,15 @@ def finetune(
         run.finish()
         return _of(folder.path)
     prepared = Prepared.of(files, settings)
-    own = prepared.settings
+    own, begun = prepared.settings, folder.private / CONFIG
+    prepared.held_to(begun)
     beside = folder.path.absolute().parent
     make_folder(beside)
     rows, units = encoded(prepared.encoder, files.data, beside, own.unit_field)
     public = None if own.public_validation is None else _public(prepared.encoder, own.public_validation, beside)
+    RunLifecycle.start(folder, randomness, argument="output", check=lambda _: prepared.held_to(begun))
+    if not begun.exists():
+        replace_durably(begun, prepared.config().encode(), mode=0o600)
     fitted(
         prepared,
         rows,
@@ -196,6 +223,16 @@ def fitted(prepared: Prepared, rows: EncodedTexts, units: list, randomness: Rand
         randomness=randomness,
         **more,
     )
+
+
+def encoder_of(model: Path, settings: RecordSettings) -> TokenEncoder:
+    """Open the tokenizer of a model and its template, tested before any record."""
+    length = base_model.length(base_model.check_folder(model), settings.max_tokens)
+    tokenizer = base_model.open_tokenizer(model, settings.template)
+    return TokenEncoder(
+        tokenizer=tokenizer, max_tokens=length, windows=settings.windows, cut=settings.cut,
+        mask_prompt=settings.mask_prompt, chat=ChatTemplate(tokenizer) if settings.messages else None,
+    )  # fmt: skip
 
 
 def warmed_up(optimizer: torch.optim.Optimizer, steps: int) -> LambdaLR:

@@ -376,14 +376,16 @@ def parse_toml(text: str) -> dict[str, Any]:
         raise ValueError("config must be a TOML file: this one is nested too deeply.") from None
 
 
-def check_delta(delta: float, rows: int | None, allow_large: bool) -> None:
+def check_delta(
+    delta: float, rows: int | None, allow_large: bool, way_out: str | None = "pass --allow-large-delta"
+) -> None:
     """Refuse a delta at or above 1 / (public number of rows) or 0.01, which would allow publishing a whole row."""
     large = _validate.LARGE_DELTA
     most, known = (large, "") if rows is None or rows * large < 1 else (1 / rows, "1 / rows = ")
     if delta >= most and not allow_large:
         raise ValueError(
             f"delta must be below {known}{most:.3g}, got {delta:g}: at that delta a whole row may be published. "
-            "Choose a smaller one, or pass --allow-large-delta."
+            f"Choose a smaller one{f', or {way_out}' if way_out else ''}."
         )
 
 

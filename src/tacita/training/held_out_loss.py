@@ -45,7 +45,7 @@ class HeldOutLoss:
     One query of noisy sums over the held-out records gives their number, the mean loss of the model as it was handed in
     and that of the trained one, and intervals of at least 95 % of both and of their difference, which cover sampling
     and noise. No record is both trained on and scored, so that the query may spend as much as the training. If the
-    interval of the difference reaches down to 0, the statement begins with NOTHING LEARNED.
+    interval of the difference reaches down to 0, or no number came out, the statement begins with NOTHING LEARNED.
 
     Attributes:
         upper: Public bound; a loss counts as at most this, and as at least 0. The noise grows with it: ``1`` for a
@@ -184,6 +184,10 @@ def _fields(wanted: HeldOutLoss, sums: list[float], noise_std: float, session: s
     found: dict[str, Any] = {"holdout_score": score}
     if number < max(VISIBLE * noise_std, 2.0):
         score["how"] = f"{how}. At this noise they are too few for a number"
+        found["headline"] = (
+            f"{NOTHING_LEARNED} that held-out records show: at this noise too few of them count for a number. More "
+            "records that can be trained on, a larger share or a larger epsilon would help."
+        )
     else:
         own, first, gain = (_scaled(mean, wanted.upper) for mean in _means(number, sums, noise_std))
         how += f". Before the training it was {_in_words(first)}; the training lowered it by {_in_words(gain)}"
