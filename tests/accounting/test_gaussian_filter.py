@@ -80,7 +80,7 @@ def test_the_next_noise_may_follow_a_release_until_the_budget_is_spent():
         while True:
             mu = M * (0.2 if released > 0 else 0.45)
             if math.fsum(one**2 for one in (*spent, mu)) > M**2:
-                with pytest.raises(BudgetExceededError, match=r"filter's budget .* \(Gaussian filter\)"):
+                with pytest.raises(BudgetExceededError, match=r"exceed the cap: epsilon 3 \(Gaussian filter"):
                     ledger.register(sums(mu), planned_queries=1)
                 break
             make(ledger.register(sums(mu), planned_queries=1))
@@ -146,7 +146,7 @@ def test_what_is_gaussian_as_a_whole_passes_and_nothing_else():
 
 
 def test_planned_restarts_are_charged():
-    with pytest.raises(BudgetExceededError, match="filter's budget"):
+    with pytest.raises(BudgetExceededError, match="exceed the cap"):
         book().register(sums(0.8 * M), planned_queries=1, planned_restarts=1)
 
 
