@@ -104,7 +104,7 @@ SAYS = {
     "audit nothing": "name must be one of gaussian",
     "audit gaussian --seed 1.5": "Invalid value for --seed",
     "plan nothing": "epsilon is missing: give --epsilon NUMBER; it is never chosen for ",
-    "finetune missing l.jsonl --epsilon 8 --delta 1e-6 --rows 1000 --output f": "MODEL must be a folder in the forma",
+    "finetune missing l.jsonl --epsilon 8 --delta 1e-6 --rows 1000 --output f": "DATA must be a file of JSON lines",
     "finetune missing l.jsonl --epsilon 8 --delta 1e-6 --rows 999.5 --output f": "Invalid value for --rows",
     "generate full --prompt x": "'full' holds no finished run",
     "federate simulate missing.toml": "config must be a readable text file, got 'missing.toml'.",

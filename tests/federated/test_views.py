@@ -122,7 +122,7 @@ def test_the_commands_check_a_federated_run(config, tmp_path, tacita_command):
     assert tacita_command("statement", run).code == 1
 
 
-@pytest.mark.parametrize("where", ["publish", "_tidied"])
+@pytest.mark.parametrize("where", ["publish", "tidied"])
 def test_a_run_that_is_killed_at_its_end_is_finished_by_its_command(config, monkeypatch, where):
     whole = getattr(module, where)
     monkeypatch.setattr(module, where, lambda *args, **kwargs: (_ for _ in ()).throw(KeyboardInterrupt))

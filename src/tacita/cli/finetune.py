@@ -61,6 +61,7 @@ def finetune(
         found = audit_texts(files, settings, audit, progress=not quiet)
         print(found.text, end="")
         return int(found.audit.verdict == "refuted")
+    files.check(settings)
     if not quiet:
         print(UNSEEN.format(data=data, model=model), file=sys.stderr)
     try:
