@@ -3,8 +3,8 @@
     python benchmarks/finetune_quality.py FOLDER [--only e2e]
 
 The base is a GPT-2 of two layers of width 64 that this script trains on texts declared public: CoLA, and the first
-20,000 phrases of SST-2, for the task SST-2 with their labels as words, too: else so small a base learns nothing. Step
-sizes are chosen on other rows that are declared public. Everything else is ``tacita finetune`` as it stands: LoRA, and
+20,000 phrases of SST-2 without their labels. Step sizes are chosen on other rows that are declared public. Everything
+else is ``tacita finetune`` as it stands: LoRA, and
 a score that is bought. FOLDER keeps the base and each figure, and the same command goes on where it was stopped; with
 all of them it writes docs/finetuning.md. It needs transformers and PEFT. The data folder is TACITA_DATA, or
 ../shared/data beside the repository.
@@ -79,7 +79,6 @@ class Texts:
         cola = (DATA / "cola" / "in_domain_train.tsv").read_text().splitlines()
         self.public = [text for text, _ in train[:20_000]] + [line.split("\t")[3] for line in cola]
         self.public_pairs = test[:1600]
-        self.public_opinions = ["".join(opinion(*row)) for row in train[:20_000]]
         opinions = [opinion(*row) for row in train[20_000:]]
         scored = [opinion(*row) for row in phrases("dev", "content") + phrases("test", "content")]
         self.tasks = {
@@ -91,8 +90,8 @@ class Texts:
 # The base, and what is measured of a model.
 
 
-def make_base(folder: Path, public: list[str], pairs: list[Pair]) -> None:
-    """Train a tokenizer and a small GPT-2 on public texts; the tokenizer has seen public pairs, too."""
+def make_base(folder: Path, texts: Texts) -> None:
+    """Train a tokenizer and a small GPT-2 on the public texts."""
     if (folder / "model.safetensors").exists():
         return
     made = tokenizers.Tokenizer(tokenizers.models.BPE())
@@ -102,7 +101,7 @@ def make_base(folder: Path, public: list[str], pairs: list[Pair]) -> None:
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=VOCABULARY, initial_alphabet=letters, special_tokens=[END], show_progress=False
     )
-    made.train_from_iterator([*public, *map("".join, pairs)], trainer)
+    made.train_from_iterator([*texts.public, *map("".join, texts.public_pairs)], trainer)
     words = transformers.PreTrainedTokenizerFast(tokenizer_object=made, eos_token=END)
     torch.manual_seed(0)
     config = transformers.GPT2Config(
@@ -111,7 +110,7 @@ def make_base(folder: Path, public: list[str], pairs: list[Pair]) -> None:
     )  # fmt: skip
     model: Any = transformers.GPT2LMHeadModel(config)
     ends = [words.eos_token_id]
-    ids = torch.tensor([token for own in words(public)["input_ids"] for token in own + ends])
+    ids = torch.tensor([token for own in words(texts.public)["input_ids"] for token in own + ends])
     optimizer = torch.optim.AdamW(model.parameters(), lr=PRETRAINING["lr"], weight_decay=0.01)
     schedule = warmed_up(optimizer, PRETRAINING["steps"])
     for step in range(PRETRAINING["steps"]):
@@ -162,7 +161,6 @@ class Experiment:
 
     def __init__(self, folder: Path, name: str, words: str, texts: Texts, measure: Callable, **settings: Any) -> None:
         self.folder, self.name, self.words, self.measure, self.settings = folder, name, words, measure, settings
-        self.base = folder / ("opinions" if name == "sst2" else "base")
         self.private, (self.to_tune, self.tuned_on), self.scored = texts.tasks[name]
 
     def private_run(self, epsilon: float, lr: float, seed: int, pilot: bool) -> float:
@@ -174,15 +172,15 @@ class Experiment:
             settings = FinetuneSettings(
                 epsilon=epsilon, delta=DELTA, rows=len(rows), lr=lr, output=f"{folder}/run", seed=seed, **given
             )
-            finetune(Files(self.base, data), settings)
+            finetune(Files(self.folder / "base", data), settings)
             model, _ = generation.load(f"{folder}/run")
-            prepared = Prepared.of(Files(self.base, data), settings)
+            prepared = Prepared.of(Files(self.folder / "base", data), settings)
             return self.measure(model, prepared, self.tuned_on if pilot else self.scored)
 
     def plain_run(self, lr: float, seed: int, pilot: bool) -> float:
         """Train the same adapter on the same expected batches as often, without clipping and noise."""
         rows = self.to_tune if pilot else self.private
-        files = Files(self.base, Path("none"))
+        files = Files(self.folder / "base", Path("none"))
         settings = FinetuneSettings(epsilon=1.0, delta=DELTA, rows=len(self.private), output="none", **self.settings)
         prepared = Prepared.of(files, settings)
         kept = round((1 - settings.holdout) * len(rows))
@@ -204,7 +202,7 @@ class Experiment:
 
     def base_score(self) -> float:
         settings = FinetuneSettings(epsilon=1.0, delta=DELTA, rows=len(self.private), output="none", **self.settings)
-        prepared = Prepared.of(Files(self.base, Path("none")), settings)
+        prepared = Prepared.of(Files(self.folder / "base", Path("none")), settings)
         return self.measure(prepared.model, prepared, self.scored)
 
 
@@ -329,7 +327,7 @@ def main() -> None:
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     texts = Texts()
-    make_base(folder / "base", texts.public, texts.public_pairs)
+    make_base(folder / "base", texts)
     log, lines, rows = Log(folder / "figures.jsonl"), [], []
     short = {"messages": False, "max_tokens": 40, "rank": 8, "batch": 256.0, "epochs": 0.35, "physical_batch": 64}
     long = {"messages": False, "max_tokens": TOKENS, "rank": 8, "batch": 128.0, "epochs": 1.2, "physical_batch": 64}
@@ -337,7 +335,6 @@ def main() -> None:
         own = Experiment(folder, "e2e", "E2E, nats a token", texts, nats, **long)
         lines.append(against_plain(log, own, lower=True))
     if "sst2" in only:
-        make_base(folder / "opinions", texts.public + texts.public_opinions, [])
         own = Experiment(folder, "sst2", "SST-2, % right", texts, percent_right, **short)
         lines.append(against_plain(log, own, lower=False))
     if "persons" in only:
