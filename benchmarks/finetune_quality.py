@@ -4,10 +4,9 @@
 
 The base is a GPT-2 of two layers of width 64 that this script trains on texts declared public: CoLA, and the first
 20,000 phrases of SST-2 without their labels. Step sizes are chosen on other rows that are declared public. Everything
-else is ``tacita finetune`` as it stands: LoRA, and
-a score that is bought. FOLDER keeps the base and each figure, and the same command goes on where it was stopped; with
-all of them it writes docs/finetuning.md. It needs transformers and PEFT. The data folder is TACITA_DATA, or
-../shared/data beside the repository.
+else is ``tacita finetune`` as it stands: LoRA, and a score that is bought. FOLDER keeps the base and each figure, and
+the same command goes on where it was stopped; with all of them it writes docs/finetuning.md. It needs transformers and
+PEFT. The data folder is TACITA_DATA, or ../shared/data beside the repository.
 """
 
 import argparse
