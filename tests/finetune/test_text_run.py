@@ -178,6 +178,18 @@ class KilledError(Exception):
     """Stands for the end of the process."""
 
 
+def killed_in(kind, method, monkeypatch):
+    """Run "a" until ``method`` of ``kind`` is called."""
+
+    def killed(self):
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, method, killed)
+        with pytest.raises(KilledError):
+            run("a")
+
+
 @pytest.mark.parametrize("after", [1, 3])
 def test_a_killed_run_goes_on_and_ends_with_the_same_bits(after, place, monkeypatch):
     run("whole")
@@ -204,13 +216,7 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bits(after, place, monkeypa
 
 
 def test_a_run_that_was_sealed_is_tidied(place, monkeypatch):
-    def killed(self):
-        raise KilledError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RunFolder, "finish", killed)
-        with pytest.raises(KilledError):
-            run("a")
+    killed_in(RunFolder, "finish", monkeypatch)
     assert run("a").fields["about"] == {"purpose": "to answer letters"}
     assert not Path("a/private").exists()
 
@@ -353,13 +359,7 @@ def test_an_audit_of_the_same_settings_prints_its_verdict_and_keeps_nothing(plac
     ],
 )
 def test_a_run_goes_on_with_the_settings_that_it_began_with(changes, words, place, monkeypatch):
-    def killed(self):
-        raise KilledError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(HeldOutScore, "fields", killed)
-        with pytest.raises(KilledError):
-            run("a")
+    killed_in(HeldOutScore, "fields", monkeypatch)
     with pytest.raises(tacita.ResumeError, match=words):
         run("a", **changes)
     run("a", physical_batch=3)
@@ -367,13 +367,7 @@ def test_a_run_goes_on_with_the_settings_that_it_began_with(changes, words, plac
 
 
 def test_another_base_at_resume_is_named(place, monkeypatch):
-    def killed(self):
-        raise KilledError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(HeldOutScore, "fields", killed)
-        with pytest.raises(KilledError):
-            run("a")
+    killed_in(HeldOutScore, "fields", monkeypatch)
     base("m", seed=1)
     with pytest.raises(tacita.ResumeError, match="MODEL is another one now"):
         run("a")

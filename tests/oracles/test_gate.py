@@ -79,6 +79,15 @@ def test_a_line_that_does_not_match_takes_the_next_unused_number(problem, make_o
     assert same(release, expected)  # batch and noise are those of number 3, never those of number 0
 
 
+def test_a_sum_over_other_rows_in_memory_is_released_under_a_number_of_its_own(problem, make_oracle, tmp_path):
+    """Sums of few rows at once and of all round differently, so that the line does not match, and nothing is redone."""
+    state, releases = crashed(make_oracle, problem, tmp_path, 1, max_physical_batch_size=3)
+    oracle = resumed(make_oracle, tmp_path, state, max_physical_batch_size=7)
+    release = oracle.query(trainable(problem[0]))
+    assert release.query == 1
+    assert not same(release, releases[0])
+
+
 FLAT = tacita.FlatClipper(max_grad_norm=1.0)
 PER_LAYER = tacita.PerLayerClipper(max_grad_norm={"theta": 1.0})
 

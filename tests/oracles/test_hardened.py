@@ -1,6 +1,7 @@
 """Oracles with hardened noise: which estimator, what is released, bits that nothing changes, the statement's words."""
 
 import os
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch import nn
 import tacita
 from tacita.accounting import hardening
 from tacita.errors import UnsupportedEventError
-from tacita.gradients import GivenSource
+from tacita.gradients import GivenSource, NetworkSource
 from tacita.hardened import CappedSum, GridSum
 from tacita.testing.oracle_contract import check_oracle
 from tests.devices import on_each_device
@@ -145,6 +146,23 @@ def test_noise_and_estimator_must_fit(problem):
     with pytest.raises(ValueError, match="use RoundedGaussian or DiscreteGaussian"):
         tacita.GradientOracle(source, estimator=GridSum(clipper), mechanism=plain, **settings)
     assert not ledger.sessions
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_records_that_are_computed_together_are_not_claimed_to_be_alone(problem, refused):
+    model, loss_fn, data = problem
+    ledger = tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row")
+    source = NetworkSource(model, loss_fn, data, max_physical_batch_size=None if refused else 1)
+    with pytest.raises(ValueError, match="computed together") if refused else nullcontext():
+        tacita.GradientOracle(
+            source,
+            estimator=GridSum(tacita.FlatClipper(max_grad_norm=1.0), together=False),
+            mechanism=ROUNDED,
+            ledger=ledger,
+            sampler=tacita.FullBatchSampler(num_records=60),
+            planned_queries=2,
+        )
+    assert bool(ledger.sessions) is not refused
 
 
 def test_a_batch_that_could_overflow_is_refused_by_public_numbers(problem):

@@ -80,6 +80,12 @@ def batched_kernels_claimed_as_exact():
     swap(network._clipped, lambda clipper, mechanism, alone: GridSum(clipper, together=False))
 
 
+@bug(38, caught_by=[ORACLE + "test_records_that_are_computed_together_are_not_claimed_to_be_alone"])
+def records_together_claimed_alone():
+    """A caller's claim that records are computed alone is taken whatever the source does."""
+    put(GridSum, "needs_rows_alone", False)
+
+
 @bug(38, caught_by=[ORACLE + "test_a_session_without_hardening_is_named"])
 def open_sessions_not_named():
     """A statement says that attacks on floating point are closed, though a session of the ledger is open to them."""

@@ -84,6 +84,11 @@ class Estimator(ABC):
         """Whether the guarantee covers any change of the whole data, so that not even the number of rows is public."""
         return False
 
+    @property
+    def needs_rows_alone(self) -> bool:
+        """Whether the claim holds only if each record is computed alone."""
+        return False
+
     def steps(self, shapes: Shapes) -> dict[str, float] | None:
         """Return the step of the public grid, by block, if values are multiples of it; else ``None``."""
         return None

@@ -41,7 +41,7 @@ class GuardedSource(GradientSource):
     def __init__(self, source: GradientSource, note: Callable[[BaseException], None]) -> None:
         self._source, self._note = source, note
         self.model, self.ranks, self.mixes_records = source.model, source.ranks, source.mixes_records
-        self.digest = source.digest
+        self.digest, self.rows_alone = source.digest, source.rows_alone
 
     @property
     def shapes(self) -> Shapes:

@@ -118,6 +118,8 @@ class GradientSource(ABC):
             (:class:`tacita._row_numbers.RowNumbers`); by default it always gets an array.
         mixes_records: Whether an engine's rows are functions of several records, such as a client's update. Only an
             estimator of :attr:`~tacita.estimators.Estimator.any_change` may have such a source.
+        rows_alone: Whether each record is computed alone, so that its bits depend on no other, as
+            ``GridSum(together=False)`` needs it.
         digest: SHA-256 of the program that computes gradients, in hexadecimal; ``None`` if none was written down.
     """
 
@@ -125,6 +127,7 @@ class GradientSource(ABC):
     ranks: Processes = ALONE
     takes_row_numbers: bool = False
     mixes_records: bool = False
+    rows_alone: bool = False
     digest: str | None = None
 
     @property

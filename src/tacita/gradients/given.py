@@ -76,6 +76,8 @@ class GivenSource(GradientSource):
         grads: One tensor, or several by parameter name: (..., rows, d).
     """
 
+    rows_alone = True
+
     def __init__(self, grads: Tensor | Mapping[str, Tensor]):
         self._grads = as_mapping(grads)
 

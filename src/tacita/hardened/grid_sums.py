@@ -124,6 +124,10 @@ class GridSum(_OnGrid):
     def contribution_factor(self) -> float:
         return 1.0
 
+    @property
+    def needs_rows_alone(self) -> bool:
+        return not self.together
+
     def hardened(self, inner: Event) -> HardenedEvent:
         sums = "together" if self.together else "alone"
         return HardenedEvent(relation=inner.relation, inner=inner, noise="rounded", sums=sums)

@@ -74,6 +74,7 @@ class LinearSource(GradientSource):
         rows = owned_row_blocks(features)
         self._dtype = torch.float64 if exact else rows.dtype
         self._exact, self.loss, self.model = exact, loss, model
+        self.rows_alone = exact
         given = torch.as_tensor(np.asarray(targets))
         # a bounded loss has a derivative at infinity; what only float32 cannot hold is a far target, and stays one
         self._targets = torch.where(given.isfinite(), given.to(self._dtype), torch.nan)

@@ -172,6 +172,11 @@ class SessionPlan:
                 f"estimator must cover any change of the data with {type(self.data.source).__name__}, whose rows are "
                 f"functions of several records: use ClippedMean, got {type(self.estimator).__name__}."
             )
+        if self.estimator.needs_rows_alone and not self.data.source.rows_alone:
+            raise ValueError(
+                f"estimator must not claim that records are computed alone: those of {self.data.source!r} are computed "
+                "together. Use GridSum(clipper), or max_physical_batch_size=1 (a LinearSource: exact=True)."
+            )
         if self.payment.ledger.max_delta is not None:
             self._check_delta("max_delta", self.payment.ledger.max_delta)
         self.check_sampler()

@@ -19,7 +19,7 @@ from tacita.tables.encoding import Encoder
 from tacita.tables.features import BinsPiece, CategoryPiece, NumberPiece, NumberTarget
 from tacita.tables.models import ModelSpec
 from tacita.tables.preprocessing import Preprocessing
-from tacita.tables.shapes import Cells, Shape, cells_of, in_outputs, places_of
+from tacita.tables.shapes import Shape, ShapeCells, cells_of, in_outputs, places_of
 from tacita.tables.table import Column, TextColumn
 
 Values = Sequence[Sequence[float]]
@@ -96,7 +96,7 @@ def _as_weights(encoder: Encoder, found: np.ndarray) -> Tensor:
     return torch.from_numpy(found).float()
 
 
-def _of_bins(piece: BinsPiece, cells: Cells, own: np.ndarray, values: np.ndarray) -> np.ndarray:
+def _of_bins(piece: BinsPiece, cells: ShapeCells, own: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Return the weights of a piece of which each feature is a cell, or has the value of the nearest one."""
     shown, place = cells.features[0].argmax(1), positions(piece)
     weight, numbers = own.copy(), shown[shown < len(place)]
@@ -107,7 +107,7 @@ def _of_bins(piece: BinsPiece, cells: Cells, own: np.ndarray, values: np.ndarray
 
 
 def _of_number(
-    encoder: Encoder, pieces: list[Piece], cells: Cells, own: list[np.ndarray], values: np.ndarray
+    encoder: Encoder, pieces: list[Piece], cells: ShapeCells, own: list[np.ndarray], values: np.ndarray
 ) -> list[tuple[Piece, np.ndarray]]:
     """Return buckets of a number with the values of the cells, and its own texts with what theirs differ from these."""
     number, *texts = pieces

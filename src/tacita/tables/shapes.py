@@ -94,7 +94,7 @@ def in_outputs(encoder: Encoder, weight: Tensor) -> np.ndarray:
     return found[1:] - found[:1] if len(encoder.classes) == 2 else found - found.mean(0)
 
 
-class Cells(NamedTuple):
+class ShapeCells(NamedTuple):
     """The cells of a column at which its shape is drawn.
 
     Attributes:
@@ -116,7 +116,7 @@ class Cells(NamedTuple):
         return sum(own @ weight.T for own, weight in zip(self.features, weights, strict=True))  # pyright: ignore
 
 
-def cells_of(preprocessing: Preprocessing, pieces: Sequence[Piece]) -> Cells:
+def cells_of(preprocessing: Preprocessing, pieces: Sequence[Piece]) -> ShapeCells:
     """Return the cells of one column, whose pieces are given."""
     survey, encoder = preprocessing.survey, preprocessing.encoder
     facts = next((one for one in (survey.columns if survey else ()) if one.column == pieces[0].column), None)
@@ -127,7 +127,7 @@ def cells_of(preprocessing: Preprocessing, pieces: Sequence[Piece]) -> Cells:
         found = _bins_of(number, facts)
         features = np.eye(number.width)[[place for place, *_ in found]]
         words, bounds, rows = zip(*(one for _, *one in found), strict=True)
-        return Cells(words, np.array(rows), np.array(bounds), [features], True)
+        return ShapeCells(words, np.array(rows), np.array(bounds), [features], True)
     if isinstance(number, NumberPiece):
         found = _declared(number) if facts is None else _bins_and_values(facts, values)
         if facts is not None and facts.missing >= 1:
@@ -151,7 +151,7 @@ def cells_of(preprocessing: Preprocessing, pieces: Sequence[Piece]) -> Cells:
     else:
         column = NumberColumn(middle)
     features = [piece.encode(column, encoder.missing).astype(np.float64) for piece in pieces]
-    return Cells(words, np.array(rows), np.array(bounds), features, facts is not None)
+    return ShapeCells(words, np.array(rows), np.array(bounds), features, facts is not None)
 
 
 def _bins_of(piece: BinsPiece, facts: Facts) -> list[tuple[int, str, tuple[float, float], float]]:
