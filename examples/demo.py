@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import tacita
 
-EPSILON, DELTA = 3.0, 1e-4
+EPSILON, DELTA = 3.0, 1e-5
 
 
 def digits() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:

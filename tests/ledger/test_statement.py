@@ -22,9 +22,10 @@ from tacita.accounting import (
     epsilon,
 )
 from tacita.ledger import Ledger, statement
+from tacita.ledger.run_sections import risk_in_words
 from tacita.ledger.sections import write_text
 from tacita.ledger.text_lines import rounded_up
-from tacita.ledger.verdict import verdict
+from tacita.ledger.verdict import Verdict, verdict
 
 DELTA = 1e-5
 UNIT = "one row = one patient"
@@ -189,7 +190,11 @@ def test_the_risk_is_said_in_plain_words(relation, guessed):
     assert found == pytest.approx((1 + ledger.delta(0.0)) / 2, rel=1e-8)
     assert found < attack_accuracy(ledger.epsilon(DELTA), DELTA) - 0.05
     text = " ".join(words.text.split())
-    assert f"50 : 50 before about {guessed} is right at most {rounded_up(100 * found, 3)} % of the time" in text
+    said = f"50 : 50 before about {guessed} is right at most {rounded_up(100 * found, 3)} % of the time"
+    assert said in text
+    assert ("as with 2 epsilon" in text) is (relation != "replace_one")
+    stated = {"neighboring_relation": relation, "attack_accuracy": found}
+    assert said in risk_in_words(stated, Verdict("private"))
 
 
 def test_the_page_comes_before_its_appendix_and_terms_are_explained_once(ledger):

@@ -43,11 +43,20 @@ def test_runs_under_one_name_are_flagged(settings, table):
     assert second.fields["dataset"]["other_runs"] == 1
     assert "1 other run is recorded on the data set 'patients'" in words(second)
     assert other.fields["dataset"]["other_runs"] == 0
-    assert [line["run"] for line in listed()] == ["a", "b", "c"]
+    assert [line["run"] for line in listed()] == ["a", "b", "c", "d"]
     checked = check_run("a")  # reported alone later on, it is flagged as well
     assert checked.faults == ()
     assert "1 other run is recorded" in checked.notes[0]
     assert check_run("c").notes == check_run("d").notes == ()
+
+
+def test_runs_on_one_file_are_flagged_without_a_name(settings, table):
+    train_table(settings(output="a"))
+    assert train_table(settings(output="b")).fields["verdict_warnings"] == [
+        "1 other run on the same data cost in addition"
+    ]
+    copy = Path(settings().data).rename("others.csv")
+    assert train_table(settings(output="c", data=str(copy))).fields["dataset"]["other_runs"] == 0
 
 
 def test_runs_under_one_name_are_added_up(settings, table):

@@ -160,10 +160,9 @@ def _noise(value: float) -> str:
 
 def _table(record: dict[str, Any]) -> str:
     from tacita.accounting import moved
-    from tacita.ledger.text_lines import right_in_words, rounded_up
+    from tacita.ledger.text_lines import attacker_in_words, rounded_up
 
     relation = record["neighboring_relation"]
-    risk = right_in_words(record["attack_accuracy"])
     sensitivity = "2 C" if moved(relation) == 2 else "C"
     rows = {
         "epsilon": f"{_bound(record['epsilon'])} at delta {record['delta']:g}",
@@ -179,7 +178,7 @@ def _table(record: dict[str, Any]) -> str:
                 "has no smaller delta at any epsilon up to the one above)"
             }
         ),
-        "risk": f"an attacker who is 50 : 50 before about one record {risk} afterwards, having seen everything that "
+        "risk": f"{attacker_in_words(relation, record['attack_accuracy'])} afterwards, having seen everything that "
         "was released",
         "accountant": f"{record['accountant']}, an upper bound",
     }

@@ -193,7 +193,8 @@ def _try(model: nn.Module, loss_fn: LossFn, like: Any) -> Scan:
         trial(model, loss_fn, row(probe, 0))
     except Exception as error:
         if type(error) in (RuntimeError, TypeError, AttributeError) and any(map(str(error).count, OF_STRUCTURE)):
-            kinds, words = map_leaves(lambda t: (t.dtype, *t.shape), like), str(error).partition("\n")[0]
+            kinds, words = str(map_leaves(lambda t: (t.dtype, *t.shape), like)), str(error).partition("\n")[0]
+            kinds = kinds if len(kinds) < 300 else f"{kinds[:200]} ... (a list of numbers is a list of records)"
             return Scan((Refusal("loss_fn", f"raises {type(error).__name__} on {kinds}: {words}", TYPES),), None, ())
     return Scan((), None, (f"the model does not run on synthetic rows ({failure}): it was not tried.",))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
-from tacita.ledger.text_lines import Words, in_words, listed, names_in_words, right_in_words, rounded_up, row
+from tacita.ledger.text_lines import Words, attacker_in_words, in_words, listed, names_in_words, rounded_up, row
 from tacita.ledger.verdict import Verdict, verdict
 
 Fields = Mapping[str, Any]
@@ -55,7 +55,7 @@ def _data(fields: Fields) -> str:
     """Name the data, and count its rows and columns."""
     parts: list[str] = []
     if isinstance(dataset := fields.get("dataset"), Mapping):
-        parts.append(f"{dataset['name']} (the name that was given)")
+        parts.append(f"{dataset['name']} (the name that was given, or the file's)")
     if (fingerprint := fields.get("data_fingerprint")) is not None:
         parts.append(f"fingerprint {fingerprint} (keyed: whoever has the key can compare it with a file)")
     if (rows := fields.get("rows")) is not None:
@@ -270,10 +270,8 @@ def risk_in_words(fields: Fields, weighed: Verdict) -> str:
         return "No limit is guaranteed to what an attacker can find out about one unit."
     score = fields.get("holdout_score")
     apart = " but the score" if isinstance(score, Mapping) and score.get("private") is False else ""
-    return (
-        f"An attacker who knows all other units and is 50 : 50 before about one unit {right_in_words(accuracy)} "
-        f"afterwards, having seen everything that was released{apart}."
-    )
+    attacker = attacker_in_words(fields.get("neighboring_relation"), accuracy)
+    return f"{attacker[0].upper()}{attacker[1:]} afterwards, having seen everything that was released{apart}."
 
 
 def _part(fields: Fields, name: str, part: str) -> Any:

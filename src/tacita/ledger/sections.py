@@ -10,7 +10,7 @@ from typing import Any
 
 from tacita.accounting import gaussian_delta, gaussian_mu
 from tacita.accounting.relations import NeighboringRelation
-from tacita.ledger.text_lines import Words, in_words, listed, percent_up, right_in_words, rounded_up, row, wrapped
+from tacita.ledger.text_lines import Words, attacker_in_words, in_words, listed, percent_up, rounded_up, row, wrapped
 from tacita.ledger.verdict import NEXT_TO_NOTHING, exact_score, verdict
 
 Fields = Mapping[str, Any]
@@ -30,12 +30,6 @@ NEIGHBOURS: dict[NeighboringRelation, str] = {
     "zero_out_one": "the contribution of one unit is replaced by zero. The number of units is public",
 }
 
-GUESSED: dict[NeighboringRelation, str] = {
-    "add_or_remove_one": "whether one unit is in the data",
-    "replace_one": "which of two possible values the data of one unit have",
-    "zero_out_one": "whether the contribution of one unit is in the sums",
-}
-
 METHODS = {  # in the name of an accountant -> what it stands for
     "PLD": "PLD stands for privacy loss distribution",
     "RDP": "RDP stands for Rényi differential privacy",
@@ -43,6 +37,11 @@ METHODS = {  # in the name of an accountant -> what it stands for
     "Gaussian filter": "a Gaussian filter lets later sessions depend on earlier releases, as long as a fixed total is "
     "kept",
 }
+
+ABOUT_VALUES = (  # a value that changes is a unit that goes and another that comes
+    " That is about whether. Which of two values the data of a unit have can be told as with 2 epsilon at a delta of "
+    "(1 + e^epsilon) delta."
+)
 
 SCALE = (0.1, 0.5, 1.0, 2.0, 4.0)  # epsilons to compare with
 TIERS = "up to 1 strong, up to 10 reasonable, above that weak or none (Ponomareva et al. 2023, arXiv:2303.00654)"
@@ -263,15 +262,15 @@ SECTIONS: tuple[tuple[str, Section | None], ...] = (
 
 
 def _risk(fields: Fields) -> str:
-    accuracy, guessed = fields["attack_accuracy"], GUESSED[fields["neighboring_relation"]]
-    before = f"an attacker who knows all other units and is 50 : 50 before about {guessed}"
+    accuracy, relation = fields["attack_accuracy"], fields["neighboring_relation"]
+    attacker = attacker_in_words(relation, accuracy)
     if accuracy is None:
-        return f"{before} {right_in_words(None)} afterwards: no limit is guaranteed."
+        return f"{attacker} afterwards: no limit is guaranteed."
     conditions = ", if the conditions hold" if fields["conditions"] else ""
     known = fields["attack_accuracy_from"]
     return (
-        f"{before} {right_in_words(accuracy)} after seeing {_released(fields)}{conditions} (50 % is mere guessing). "
-        f"Computed from {known}."
+        f"{attacker} after seeing {_released(fields)}{conditions} (50 % is mere guessing). Computed from {known}."
+        f"{'' if relation == 'replace_one' else ABOUT_VALUES}"
     )
 
 

@@ -6,6 +6,11 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any, NamedTuple
 
 WIDTH = 100
+GUESSED = {  # neighboring relation -> what an attacker is unsure of
+    "add_or_remove_one": "whether one unit is in the data",
+    "replace_one": "which of two possible values the data of one unit have",
+    "zero_out_one": "whether the contribution of one unit is in the sums",
+}
 _EXACT = 2.0**53  # below it, float64 holds every integer
 
 
@@ -43,21 +48,21 @@ def percent_up(share: float) -> str:
     return f"{found} %"
 
 
-def right_in_words(share: float | None) -> str:
-    """Say how often a guess is right; 100 % only where no limit is guaranteed, never by rounding.
+def attacker_in_words(relation: Any, share: float | None) -> str:
+    """Say of what, and how often, an attacker's guess is right; 100 % only where no limit is guaranteed.
 
     Example:
-        >>> right_in_words(0.731061)
-        'is right at most 73.2 % of the time'
-        >>> right_in_words(1.0)
+        >>> attacker_in_words("add_or_remove_one", 0.731061)[-72:]
+        'whether one unit is in the data is right at most 73.2 % of the time'
+        >>> attacker_in_words("replace_one", 1.0)[-43:]
         'may be right more than 99.99 % of the time'
-        >>> right_in_words(None)
-        'may be right 100 % of the time'
     """
-    if share is None:
-        return "may be right 100 % of the time"
-    most = percent_up(share)
-    return f"{'may be right more than 99.99 %' if most == '100 %' else f'is right at most {most}'} of the time"
+    most = "100 %" if share is None else percent_up(share)
+    right = f"is right at most {most}" if most != "100 %" else "may be right 100 %"
+    if share is not None and most == "100 %":
+        right = "may be right more than 99.99 %"
+    about = GUESSED.get(relation, "one unit")
+    return f"an attacker who knows all other units and is 50 : 50 before about {about} {right} of the time"
 
 
 def names_in_words(names: Iterable[Any]) -> str:

@@ -53,8 +53,8 @@ def _by_delta(run: RunNumbers) -> RunChart | None:
         axes.set(xscale="log", xlabel="delta", ylabel="epsilon", ylim=(0, None))
 
     says = "The same run, read at other deltas: a smaller delta has a larger epsilon."
-    if run.by_delta[0][0] > DELTAS[0]:
-        says += f" Nothing is guaranteed at deltas of {DELTAS[0]:g} to just below {run.by_delta[0][0]:g}."
+    if none := [delta for delta in DELTAS if delta < run.by_delta[0][0]]:
+        says += f" Nothing is guaranteed at a delta of {none[-1]:g} or less."
     return RunChart("Epsilon against delta", says, _svg(draw), ("delta", "epsilon at most"), rows)
 
 

@@ -1,9 +1,9 @@
 """A public list of the runs on a data set, beside their folders, so that none is reported as if it were the only one.
 
-Only runs with a ``dataset_name`` are listed. A line holds the name of the data, the name of the folder, epsilon and
-delta, the neighbouring relation, the privacy unit, what the run does outside its guarantee, and a tag that tells one
-run from another; all of it is public. Lines are added and never removed. The list proves nothing against somebody who
-edits it.
+Runs belong together if they have one ``dataset_name``, by default that of their file. A line holds the name of the
+data, the name of the folder, epsilon and delta, the neighbouring relation, the privacy unit, what the run does outside
+its guarantee, and a tag that tells one run from another; all of it is public. Lines are added and never removed. The
+list proves nothing against somebody who edits it.
 """
 
 import json
@@ -26,8 +26,6 @@ _SAID = {"epsilon", "delta", "neighboring_relation", "privacy_unit", "secret_noi
 
 def record(settings: TableSettings, randomness: Randomness, privacy_unit: str) -> None:
     """Add this run to the list, unless it is there already because it is resumed."""
-    if settings.dataset_name is None:
-        return
     line = {
         "dataset_name": settings.dataset_name,
         "run": Path(settings.output).name,
@@ -53,10 +51,8 @@ def record(settings: TableSettings, randomness: Randomness, privacy_unit: str) -
             lock.release()
 
 
-def recorded(settings: TableSettings, randomness: Randomness) -> dict[str, Any] | None:
-    """Return what the statement says about the list; ``None`` without a ``dataset_name``."""
-    if settings.dataset_name is None:
-        return None
+def recorded(settings: TableSettings, randomness: Randomness) -> dict[str, Any]:
+    """Return what the statement says about the list."""
     found = {"name": settings.dataset_name, "id": run_id(randomness), "list": NAME}
     path = _path(settings)
     return {**found, "other_runs": others(path, found), "together": together(path, found)}

@@ -208,8 +208,8 @@ class TableSettings:
     not in epsilon."""
 
     dataset_name: Annotated[str | None, TUNING, _name_of_data] = None
-    """Public name of the data; runs under one name are listed beside their folders, and statements say how many there
-    are and what they guarantee together."""
+    """Public name of the data; by default that of the file. Runs under one name are listed beside their folders, and
+    statements say how many there are and what they guarantee together."""
 
     fingerprint_key: Annotated[str | None, TUNING] = None
     """File of a secret key, 32 random bytes or more: the statement then has a fingerprint of the data that only holders
@@ -229,6 +229,8 @@ class TableSettings:
         for name in lists_of_names():
             if isinstance(getattr(self, name), list):
                 object.__setattr__(self, name, tuple(getattr(self, name)))
+        if self.dataset_name is None:
+            object.__setattr__(self, "dataset_name", Path(self.data).name)
         if isinstance(self.hardened, bool):  # a bare --hardened
             object.__setattr__(self, "hardened", "rounded" if self.hardened else None)
         for name, (hint, _) in annotations().items():

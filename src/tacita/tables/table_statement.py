@@ -82,8 +82,8 @@ def make_statement(
     score: Mapping[str, Any],
     files: Mapping[str, str],
     run: Mapping[str, Any],
+    dataset: Mapping[str, Any],
     selection: Selected | None = None,
-    dataset: Mapping[str, Any] | None = None,
     notes: Sequence[str] = (),
 ) -> Statement:
     """Make the statement of a finished run; ``notes`` are caveats of its training."""
@@ -133,7 +133,7 @@ def _asked_for(settings: TableSettings) -> dict[str, str]:
     return {name: value for name, value in words.items() if value is not None}
 
 
-def _tuning(settings: TableSettings, selection: Selected | None, dataset: Mapping[str, Any] | None) -> list[str]:
+def _tuning(settings: TableSettings, selection: Selected | None, dataset: Mapping[str, Any]) -> list[str]:
     """Say what was chosen by looking at results, and whether that is paid for."""
     words = [] if selection is None else list(selection.caveats)
     if settings.chosen_among is not None:
@@ -142,7 +142,7 @@ def _tuning(settings: TableSettings, selection: Selected | None, dataset: Mappin
             f"that choice is not in epsilon. Of these runs together, if all have this epsilon and delta, "
             f"{settings.chosen_among} times both is guaranteed. tacita train --sweep chooses at a stated price."
         )
-    if dataset is not None and dataset["other_runs"]:
+    if dataset["other_runs"]:
         words.append(run_list.words(dataset, dataset["other_runs"]))
     return words
 
