@@ -38,6 +38,7 @@ VERDICTS = {
     "refuted": "REFUTED: an audit measured more than is claimed",
 }
 OUTSIDE = "It is not part of the sealed ledger."
+UNAUDITED = "None lay beside the run when it was edited."
 WITHHELD = "Nothing else is said here: what the files say now, nobody sealed. The statement below shows what they say."
 
 
@@ -103,7 +104,7 @@ def _first(run: RunNumbers) -> str:
         "Other runs": other_runs_in_words(dataset) if "other_runs" in dataset and "list" in dataset else None,
         **files_in_words(fields),
         "Not verified": NOT_VERIFIED,
-        "Audit": None if run.audit is None else f"{run.audit.words} {OUTSIDE}",
+        "Audit": f"{run.audit.words} {OUTSIDE}" if run.audit else UNAUDITED if "edits" in fields else None,
         LEDGER_HASH: fields.get("ledger_sha256"),
     }
     return (
