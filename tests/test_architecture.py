@@ -17,6 +17,7 @@ GROUND = {
     "errors",
     "_choices",
     "_validate",
+    "_counted",
     "_files",
     "_lock",
     "_npz",

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map, tree_map_with_path
 
+from tacita._counted import counted
 from tacita._files import replace_durably
 from tacita._tree import with_tensors, without_tensors
 from tacita.errors import ResumeError, UnsupportedModuleError
@@ -220,8 +221,8 @@ class TrainingState:
             "loss on data that the caller declares to be public. The guarantee is that of the whole plan."
         )
         return [stopped] * self.stopped + [
-            f"The optimizer was changed when the run was resumed, after {made} queries: those made since the last "
-            "checkpoint stay paid for, and were not redone."
+            f"The optimizer was changed when the run was resumed, after {counted(made, 'query')}: those made since "
+            "the last checkpoint stay paid for, and were not redone."
             for made in self.optimizer_changes
         ]
 

@@ -6,6 +6,7 @@ the ledger and its anchor.
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,7 @@ class SealedRun:
         fields: The fields of the statement, with the edits, if there are any, and without a score of the model before.
         faults: What was changed, in words; empty if nothing was.
         uncovered: Files and folders beside these that no seal covers, but for private files and signatures.
+        links: Files of the run that lie elsewhere, behind a link: it can be pointed to others after every check.
 
     Raises:
         TacitaError: The folder holds no finished run.
@@ -170,6 +172,8 @@ class SealedRun:
         self.fields = edited_fields(self.stated, self.edits) if edited else self.stated
         own = {*self.names(), "signatures.jsonl", IN_FOLDER, RunFolder(folder).private.name}
         self.uncovered = _beside(self.sealed, own)
+        files = [self.sealed / name for name in self.names()] + [self.folder / EDITS] * edited
+        self.links = tuple(str(file.relative_to(self.folder)) for file in files if _lies_elsewhere(self.folder, file))
         if edited:
             self.uncovered = (*_beside(self.folder, {EDITS, "signatures.jsonl", PARENT}), *self.uncovered)
 
@@ -312,6 +316,11 @@ def unfinished_in_words(folder: RunFolder) -> str:
         "client is sealed by join --finish). Counted as spent: "
         f"{spent or 'nothing'}. It stays spent; a run in another folder spends its whole epsilon in addition"
     )
+
+
+def _lies_elsewhere(folder: Path, file: Path) -> bool:
+    """Return whether ``file``, or a folder between ``folder`` and it, is a link."""
+    return os.path.realpath(file) != os.path.join(os.path.realpath(folder), file.relative_to(folder))
 
 
 def _beside(folder: Path, known: set[str]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from tacita.ledger.text_lines import rounded_down, rounded_up
 from tacita.runs.edits import PARENT
 
 RESULT = "audit.json"
-OF_PARENT = f"{PARENT}-audit"
+OF_PARENT, OF_BEFORE = f"{PARENT}-audit", "Of the run before the edit: "
 SAME = ("neighboring_relation", "privacy_unit")  # without which an audit is about something else
 UNREADABLE = "A file of an audit lies beside this run and cannot be read, so nothing is said of it."
 UNSEALED = (
@@ -67,9 +67,9 @@ class RunAudit:
         strict_claim, strict = _claim(at["epsilon_claimed"]), _bound(at["epsilon_lower_bound"])
         refuted = audit["verdict"] != "consistent" or strict > strict_claim
         delta, confidence = float(audit["delta"]), float(audit["confidence"])
-        verdict = "REFUTED" if refuted else "Consistent, which proves nothing"
+        of, verdict = OF_BEFORE * (name == OF_PARENT), "REFUTED" if refuted else "Consistent, which proves nothing"
         words = (
-            f"{'Of the run before the edit: ' if name == OF_PARENT else ''}{verdict}: epsilon is at least {rounded_down(measured)} with confidence {confidence:g}, and at most "
+            f"{of}{verdict}: epsilon is at least {rounded_down(measured)} with confidence {confidence:g}, and at most "
             f"{_up(claimed)} is claimed of the training, at delta {delta:g}."
         )
         details = {

@@ -185,6 +185,7 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         target_noise_std: Noise on each count of a label.
         rows_noise_std: Noise on the number of rows; 0 if it was declared.
         kinds: Rows by what their target is; ``None`` if they were not counted.
+        fine_noise_std: Noise on each count of the refinement; 0 if none was bought.
     """
 
     rows: float
@@ -198,6 +199,7 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     target_noise_std: float = 0.0
     rows_noise_std: float = 0.0
     kinds: TargetKinds | None = None
+    fine_noise_std: float = 0.0
 
     def facts(self, column: str) -> Facts:
         """Return the facts of one column."""
