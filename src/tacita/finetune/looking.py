@@ -57,7 +57,8 @@ def check_texts(path: str | Path, model: str | Path, settings: RecordSettings) -
             "tokens a record: "
             + ", ".join(f"{point} at {q} %" for point, q in zip(points, (5, 50, 95, 100), strict=True))
         )
-        words.append(f"{sum(length > encoder.most for length in lengths)} records are cut at {encoder.most} tokens")
+        cut = counted(sum(length > encoder.most for length in lengths), "record")
+        words.append(f"cut at {encoder.most} tokens: {cut}")
         words[-1] += _longer(encoder, int(points[2]), base_model.positions(base_model.check_folder(folder)))
     return "\n".join(words) + "\n"
 
