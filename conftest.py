@@ -42,8 +42,8 @@ if SEEDED:  # whether a disk keeps what was flushed no test can see; waiting for
 
 
 if torch.cuda._is_compiled() and not torch.cuda.is_available():
-    # PyTorch's build for CUDA, without a GPU: tracing makes autograd start threads for eight devices that are not there,
-    # and then no test may fork a process that trains.
+    # PyTorch's build for CUDA, without a GPU: tracing makes autograd start threads for eight devices that are not
+    # there, and then no test may fork a process that trains.
     torch._C._ensureCUDADeviceGuardSet = lambda: None  # type: ignore[attr-defined]
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tacita._counted import counted
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.batches import flatten, tensors_in, to_device
 from tacita.gradients.chunked import Chunk
@@ -75,10 +74,7 @@ class Explanation:
             "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in [head, *body]
         ]
         if frozen:
-            table.append(
-                f"frozen: {counted(len(frozen), 'parameter')}, "
-                f"{counted(sum(math.prod(p.shape) for p in frozen), 'number')}"
-            )
+            table.append(f"frozen: {len(frozen)} parameters, {sum(math.prod(p.shape) for p in frozen):,} numbers")
         total = f"total memory per row: {_size(sum(p.memory for p in self.parameters))}"
         rows = self.physical_batch_size or "the whole batch"
         state = [f"method: {self.method}", f"rows in memory at once: {rows}"] if self.method else []

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 from scipy.stats import binom
 
 from tacita import _validate
-from tacita._counted import counted
 from tacita.accounting.plain_data import PlainData
 from tacita.accounting.relations import NeighboringRelation
 
@@ -180,7 +179,7 @@ class PoissonUnitLaw(SamplingLaw):
     def describe(self) -> str:
         return (
             f"Poisson sampling of rows, sample rate {self.sample_rate:.6g}, "
-            f"at most {counted(self.max_rows_per_unit, 'row')} a unit"
+            f"at most {self.max_rows_per_unit} rows a unit"
         )
 
     def assumptions(self, relation: NeighboringRelation) -> tuple[str, ...]:
@@ -352,9 +351,7 @@ class ShuffledEpochsLaw(AssignedLaw):
         return "Random allocation, one batch an epoch" if self.own_coin else "Shuffled epochs, by permutation"
 
     def describe(self) -> str:
-        return (
-            f"{'Random allocation' if self.own_coin else 'Shuffled epochs'}, {counted(self.batches, 'batch')} an epoch"
-        )
+        return f"{'Random allocation' if self.own_coin else 'Shuffled epochs'}, {self.batches} batches an epoch"
 
 
 @dataclass(frozen=True)

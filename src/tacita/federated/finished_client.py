@@ -7,7 +7,6 @@ server, and ends the client for good: a folder without its key answers no broadc
 from collections.abc import Mapping
 from pathlib import Path
 
-from tacita._counted import counted
 from tacita.errors import ResumeError, TacitaError
 from tacita.federated.federation import UNIT, FederationSettings
 from tacita.federated.simulated_run import NOT_ANONYMISED, tidied
@@ -71,8 +70,8 @@ def finish_client(
                 settings.delta,
                 num_units=settings.clients,
                 caveats=CAVEATS,
-                model=f"{settings.algorithm} in {counted(settings.rounds, 'round')}, as client {number} of the "
-                f"federation {federation}",
+                model=f"{settings.algorithm} in {settings.rounds} rounds, as client {number} of the federation "
+                f"{federation}",
                 task="classification",
                 target="labels",
                 files=hashes,

@@ -7,7 +7,6 @@ import msgspec
 import numpy as np
 import torch
 
-from tacita._counted import counted
 from tacita._npz import read_arrays
 from tacita.correlated import Strategy
 from tacita.errors import DataStructureError, ResumeError
@@ -183,7 +182,7 @@ def _publish(ledger: Ledger, simulation: Simulation, settings: SimulationSetting
             num_units=clients if settings.unit == "client" else None,
             chosen_by_tacita=chosen,
             caveats=protected_from(simulation, settings.delta),
-            model=f"{settings.algorithm} on logistic regression, {counted(settings.rounds, 'round')}",
+            model=f"{settings.algorithm} on logistic regression, {settings.rounds} rounds",
             task="classification",
             target="labels",
             files=hashes,

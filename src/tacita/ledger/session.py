@@ -12,7 +12,6 @@ from typing import Literal, Protocol
 from msgspec import to_builtins
 
 from tacita import _validate
-from tacita._counted import counted
 from tacita.accounting.events import Event
 from tacita.accounting.parts import Part
 from tacita.errors import BudgetExceededError, LedgerError
@@ -335,8 +334,7 @@ class Session:
                     raise self._past_plan(last)
                 if not 0 <= first <= self._reserved <= last:
                     raise LedgerError(
-                        f"session {self.id} has reserved {counted(self._reserved, 'query')}; {first} to {last} do "
-                        "not follow."
+                        f"session {self.id} has reserved {self._reserved} queries; {first} to {last} do not follow."
                     )
             case GiveBack(first=first, last=last):
                 if not self._last_query < first <= last == self._reserved - 1:
@@ -356,11 +354,11 @@ class Session:
                     )
             case Close(queries_made=made):
                 if not len(self._lines) <= made <= self._reserved:
-                    raise LedgerError(f"session {self.id} cannot have made {counted(made, 'query')}.")
+                    raise LedgerError(f"session {self.id} cannot have made {made} queries.")
 
     def _past_plan(self, query: int) -> BudgetExceededError:
         return BudgetExceededError(
-            f"session {self.id} planned {counted(self.planned_queries, 'query')}: query {query} is past its plan. "
+            f"session {self.id} planned {self.planned_queries} queries: query {query} is past its plan. "
             "Register another session for more."
         )
 

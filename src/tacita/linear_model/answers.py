@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import column_or_1d
 
-from tacita._counted import counted
-
 WHOLE, TEXT = "int ", "text "  # before the labels of a list
 
 
@@ -28,7 +26,7 @@ def read_targets(y: Any, num_rows: int, name: str = "y") -> np.ndarray:
     if targets.dtype.kind not in "fiubO":
         raise ValueError(f"Unknown label type: {name} must hold numbers, got dtype {targets.dtype}.")
     if len(targets) != num_rows:
-        raise ValueError(f"{name} must have one number for each of {counted(num_rows, 'row')}, got {len(targets)}.")
+        raise ValueError(f"{name} must have one number for each of {num_rows} rows, got {len(targets)}.")
     return _as_numbers(targets)
 
 
@@ -66,7 +64,7 @@ def read_labels(y: Any, num_rows: int, classes: Any) -> np.ndarray:
     if labels.dtype.kind == "f" and classes is None:
         raise ValueError("Unknown label type: labels must be integers or texts; pass classes= for real numbers.")
     if len(labels) != num_rows:
-        raise ValueError(f"y must have one label for each of {counted(num_rows, 'row')}, got {len(labels)}.")
+        raise ValueError(f"y must have one label for each of {num_rows} rows, got {len(labels)}.")
     return labels
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 
 from tacita import _validate
-from tacita._counted import counted
 from tacita.linear.row_blocks import RowBlocks
 
 
@@ -46,7 +45,7 @@ def declared_scale(column_scale: Any, columns: int) -> np.ndarray | None:
         return None
     sizes = np.asarray(column_scale)
     if sizes.dtype.kind not in "fiu" or sizes.shape not in ((), (columns,)):
-        raise ValueError(f"column_scale must be a number, or one for each of {counted(columns, 'column')}.")
+        raise ValueError(f"column_scale must be a number, or one for each of {columns} columns.")
     declared = np.broadcast_to(sizes.astype(np.float64), (columns,))
     for one in declared:
         _validate.positive("column_scale", float(one))

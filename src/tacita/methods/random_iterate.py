@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from tacita import _validate
-from tacita._counted import counted
 from tacita.errors import ResumeError
 from tacita.random import Key, Stream
 
@@ -82,8 +81,8 @@ class RandomIterate:
         """
         if self.seen < self.index:
             raise RuntimeError(
-                f"the iterate after step {self.index} was chosen before the run, which has made "
-                f"{counted(self.seen, 'step')} so far. Continue the run, or set num_steps to the number of its steps."
+                f"the iterate after step {self.index} was chosen before the run, which has made {self.seen} steps so "
+                "far. Continue the run, or set num_steps to the number of steps that it makes."
             )
         with torch.no_grad():
             for name, kept in self._kept.items():

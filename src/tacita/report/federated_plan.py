@@ -9,7 +9,6 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from tacita._counted import counted
 from tacita.accounting import gaussian_epsilon
 from tacita.federated.clip21_plan import FederatedPlan, theorem_rules
 from tacita.report.style import FAINT, PALETTE, heading, new_figure, plain_log, styled
@@ -21,9 +20,9 @@ def show_federated(found: FederatedPlan, console: Console) -> None:
     """Print a plan as tables and text."""
     setting = found.setting
     console.print(
-        f"[bold]The plan[/bold]: Clip21-SGDM, {counted(setting.num_clients, 'client')}, "
-        f"{counted(setting.rounds, 'round')}, {setting.dim:,} dimensions; all data of a client are "
-        f"({setting.epsilon:g}, {setting.delta:g})-private against the server.",
+        f"[bold]The plan[/bold]: Clip21-SGDM, {setting.num_clients:,} clients, {setting.rounds:,} rounds, "
+        f"{setting.dim:,} dimensions; all data of a client are ({setting.epsilon:g}, {setting.delta:g})-private "
+        "against the server.",
         highlight=False,
     )
     console.print()

@@ -7,7 +7,6 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from tacita._counted import counted
 from tacita.accounting import moved
 from tacita.clipped_sgd.plan_setting import PlanSetting, no_theorem
 from tacita.clipped_sgd.planner import ClippedSGDPlan, OracleSettings, PlannedTheorem
@@ -100,8 +99,8 @@ def _budget(found: ClippedSGDPlan) -> str:
     }[setting.sampling]
     kind = "convex" if isinstance(setting.problem, ConvexProblem) else "non-convex"
     return (
-        f"({setting.epsilon:g}, {setting.delta:g})-DP under {setting.relation}, {counted(setting.steps, 'step')}, "
-        f"{how}; a {kind} problem in {float(np.asarray(setting.problem.dim)):,.0f} dimensions."
+        f"({setting.epsilon:g}, {setting.delta:g})-DP under {setting.relation}, {setting.steps:,} steps, {how}; "
+        f"a {kind} problem in {float(np.asarray(setting.problem.dim)):,.0f} dimensions."
     )
 
 

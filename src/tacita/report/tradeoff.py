@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from tacita._counted import counted
 from tacita.report.style import FAINT, INK, PALETTE, image_kind, new_figure, plain_log, styled
 from tacita.testing.result import AuditResult
 
@@ -103,9 +102,9 @@ def _lowest(result: AuditResult, known: np.ndarray) -> float:
 
 
 def _caption(result: AuditResult) -> str:
+    queries = "1 query" if result.queries == 1 else f"{result.queries} queries"
     sign = f"“{result.bound.event.direction}” is positive"
-    queries, relation = counted(result.queries, "query"), result.relation.replace("_", " ")
-    parts = (result.adversary, result.statistic, relation, f"{queries} a run", sign)
+    parts = (result.adversary, result.statistic, result.relation.replace("_", " "), f"{queries} a run", sign)
     lines = [""]
     for part in parts:
         joined = f"{lines[-1]} · {part}" if lines[-1] else part

@@ -210,7 +210,8 @@ class TrainingState:
         return own
 
     def _restore_optimizer(self, tree: Mapping[str, Any]) -> None:
-        self.optimizer.load_state_dict(_with_integer_keys(tree["optimizer"]))
+        by_number = {int(number): value for number, value in tree["optimizer"]["state"].items()}  # of the parameter
+        self.optimizer.load_state_dict({**tree["optimizer"], "state": by_number})
         if self.scheduler is not None and tree["scheduler"] is not None:
             self.scheduler.load_state_dict(_in_types_of(self.scheduler.state_dict(), tree["scheduler"]))
 
@@ -313,8 +314,3 @@ def _in_types_of(own: Any, saved: Any) -> Any:
     if isinstance(own, list | tuple) and isinstance(saved, list) and len(own) == len(saved):
         return type(own)(_in_types_of(*pair) for pair in zip(own, saved, strict=True))
     return saved
-
-
-def _with_integer_keys(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an optimizer's state dict with integer keys in ``state``, which numbers the parameters."""
-    return {**state, "state": {int(number): value for number, value in state["state"].items()}}

@@ -127,12 +127,14 @@ def publish(
 
 def save_weights(folder: Path, weights: Mapping[str, Tensor]) -> str:
     """Write ``weights`` to ``model.safetensors`` and return its SHA-256, for the statement."""
-    owned = {
-        name: value.detach().cpu().contiguous().clone() for name, value in weights.items()
-    }  # they may share memory
-    data = safetensors.torch.save(owned)
+    data = safetensors.torch.save(owned(weights))
     replace_durably(folder / MODEL, data)
     return _sha256(data)
+
+
+def owned(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return copies of the tensors, since safetensors refuses tensors that share memory."""
+    return {name: value.detach().cpu().contiguous().clone() for name, value in weights.items()}
 
 
 def file_sha256(path: Path) -> str:
@@ -172,8 +174,9 @@ class SealedRun:
         self.fields = edited_fields(self.stated, self.edits) if edited else self.stated
         own = {*self.names(), "signatures.jsonl", IN_FOLDER, RunFolder(folder).private.name}
         self.uncovered = _beside(self.sealed, own)
-        files = [self.sealed / name for name in self.names()] + [self.folder / EDITS] * edited
-        self.links = tuple(str(file.relative_to(self.folder)) for file in files if _lies_elsewhere(self.folder, file))
+        names = [*(str(self.sealed.relative_to(folder) / name) for name in self.names()), *[EDITS] * edited]
+        whole = os.path.realpath(folder)
+        self.links = tuple(name for name in names if os.path.realpath(self.folder / name) != os.path.join(whole, name))
         if edited:
             self.uncovered = (*_beside(self.folder, {EDITS, "signatures.jsonl", PARENT}), *self.uncovered)
 
@@ -316,11 +319,6 @@ def unfinished_in_words(folder: RunFolder) -> str:
         "client is sealed by join --finish). Counted as spent: "
         f"{spent or 'nothing'}. It stays spent; a run in another folder spends its whole epsilon in addition"
     )
-
-
-def _lies_elsewhere(folder: Path, file: Path) -> bool:
-    """Return whether ``file``, or a folder between ``folder`` and it, is a link."""
-    return os.path.realpath(file) != os.path.join(os.path.realpath(folder), file.relative_to(folder))
 
 
 def _beside(folder: Path, known: set[str]) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tacita._counted import counted
 from tacita.tables.cells import MISSING, NUMBER, TEXT
 from tacita.tables.notation import date_formats, notation
 from tacita.tables.schema import Schema, Target
@@ -181,8 +180,8 @@ def labels(table: Table, schema: Schema) -> Iterator[Finding]:
     if rows >= ENOUGH and target.classes is None and len(seldom) > 1 and _are_classes(counts, int(texts.sum()), target):
         yield Finding(
             target.column,
-            f"rows have one of {counted(len(seldom), 'label')} (of {len(counts)}) with fewer than {OFTEN} rows "
-            "each: too few to be bought, and a model is wrong on them. Merge labels, or declare classes (--classes)",
+            f"rows have one of {len(seldom)} labels (of {len(counts)}) with fewer than {OFTEN} rows each: too few to "
+            "be bought, and a model is wrong on such rows. Merge labels, or declare the classes (--classes)",
             sum(counts[text] for text in seldom),
             tuple(map(repr, sorted(seldom)[:3])),
         )

@@ -7,7 +7,6 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tacita._counted import counted
 from tacita.accounting import NeighboringRelation, gaussian_epsilon
 from tacita.ledger.text_lines import rounded_down
 from tacita.testing.bounds import LowerBound
@@ -104,7 +103,7 @@ class AuditResult:
 
     def __str__(self) -> str:
         percent = f"{100 * self.bound.confidence:g} % confidence"
-        runs = f"{self.runs:,} in each world, {counted(self.queries, 'query')} a run"
+        runs = f"{self.runs:,} in each world, {self.queries} {'query' if self.queries == 1 else 'queries'} a run"
         if_gaussian = f"epsilon {rounded_down(self.epsilon_of_mu)} if Gaussian"
         rows = {
             "audited": self.name or "an oracle",
