@@ -41,6 +41,12 @@ if SEEDED:  # whether a disk keeps what was flushed no test can see; waiting for
     os.fsync = os.fstat  # type: ignore[assignment] # still refuses a handle that is not open
 
 
+if torch.cuda._is_compiled() and not torch.cuda.is_available():
+    # PyTorch's build for CUDA, without a GPU: tracing makes autograd start threads for eight devices that are not
+    # there, and then no test may fork a process that trains.
+    torch._C._ensureCUDADeviceGuardSet = lambda: None  # type: ignore[attr-defined]
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add ``--quick``, which leaves out what ``tests/slow.txt`` names, and ``--share``, which takes some cases."""
     parser.addoption("--quick", action="store_true", help="leave out the tests that tests/slow.txt names")

@@ -4,7 +4,7 @@
 //   node verify.mjs LEDGER.jsonl         a ledger alone, finished or not
 // Exit code 0: nothing is wrong. 1: something is, or the key's signature is missing. 2: the command is wrong.
 import { createHash, createPublicKey, verify as verifySignature } from "node:crypto";
-import { existsSync, readdirSync, readFileSync, statSync } from "node:fs";
+import { existsSync, readdirSync, readFileSync, realpathSync, statSync } from "node:fs";
 import { basename, dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 
@@ -352,8 +352,7 @@ function checkStatement(bytes, ledger, sessions, seal) {
   const stated = parse(text);
   need(isObject(stated) && indented(stated) + "\n" === text, "statement.json is in other bytes than it was written in");
   need(sha256(canonical(stated)) === seal.get("statement"), "statement.json is not the one of the seal");
-  const first = sessions[0].fields;
-  const { lines } = ledger;
+  const [first, { lines }] = [sessions[0].fields, ledger];
   const repeated = new Map([
     ...TERMS.slice(0, 4).map((name) => [name, first.get(name)]),
     ["ledger_lines", new Digits(String(lines.length - 1))],
@@ -400,8 +399,7 @@ function checkEdits(folder, ledger) {
     need(kind === "edit" && isLine(edit.get("who")) && isLine(edit.get("reason")) && isDay(edit.get("date")), `${where} is no edit`);
     need(isObject(shapes) && shapes.size, `${where} edits nothing`);
     for (const cells of shapes.values()) need(Array.isArray(cells) && cells.length && cells.every(isCell), `${where} has a wrong cell`);
-    const rest = new Map([...edit].filter(([name]) => name !== "sha256"));
-    need(edit.get("sha256") === sha256(canonical(rest)), `${where} was changed`);
+    need(edit.get("sha256") === sha256(canonical(new Map([...edit].filter(([name]) => name !== "sha256")))), `${where} was changed`);
     console.log(`edited by ${edit.get("who")} on ${edit.get("date")}: ${[...shapes.keys()].join(", ")}`);
   }
   return whole;
@@ -468,8 +466,11 @@ function verifyRun(given, key) {
     for (const one of name.includes("/") ? readdirSync(join(folder, dirname(name))) : [])
       need([...seal.get("files").keys()].some((file) => `${file}/`.startsWith(`${dirname(name)}/${one}/`)), `${one} beside ${name} is not sealed`);
   }
-  const own = [...seal.get("files").keys(), "ledger.jsonl", "ledger.head.json", "statement.json", "signatures.jsonl", ".tacita.lock"].map((name) => name.split("/")[0]);
-  const more = [...readdirSync(folder), ...(edited ? readdirSync(given) : [])].filter((name) => ![...own, ...(edited ? ["edits.jsonl", "parent"] : [])].includes(name));
+  const [names, ofEdits] = [[...seal.get("files").keys(), "statement.json", "ledger.jsonl", "ledger.head.json"], edited ? ["edits.jsonl"] : []];
+  const links = [...names.map((name) => join(edited ? "parent" : "", name)), ...ofEdits].filter((name) => realpathSync(join(given, name)) !== join(realpathSync(given), name));
+  if (links.length) console.log(`links, not files: what was checked is what they point to now, and they can be pointed elsewhere later: ${links.join(", ")}`);
+  const own = [...names, "signatures.jsonl", ".tacita.lock", ...ofEdits, edited ? "parent" : ""].map((name) => name.split("/")[0]);
+  const more = [...readdirSync(folder), ...(edited ? readdirSync(given) : [])].filter((name) => !own.includes(name));
   if (more.length) console.log(`no seal and no signature covers these files, whatever they say: ${more.sort().join(", ")}`);
   const stated = checkStatement(readFileSync(join(folder, "statement.json")), ledger, sessions, seal);
   const word = (name) => (isText(stated.get(name)) ? stated.get(name) : canonical(stated.get(name) ?? null));

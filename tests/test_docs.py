@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import tomllib
 from pathlib import Path
+from runpy import run_path
 
 import pytest
 import torch
@@ -85,6 +86,12 @@ def test_every_make_target_of_the_pages_exists():
     named = {target for page in PAGES[:2] for target in TARGET.findall(page.read_text())}
     assert {"demo", "test"} <= named
     assert all(f"make {target} " in listed for target in named)
+
+
+def test_the_readme_shows_what_the_demo_prints(capsys):
+    (shown,) = re.findall(r"`make demo` prints .*?```\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    run_path(str(ROOT / "examples" / "demo.py"))["main"]()
+    assert shown in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", COMMAND.findall((ROOT / "README.md").read_text()))

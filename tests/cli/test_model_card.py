@@ -1,5 +1,7 @@
 """The model card of a run: the statement's facts in the order of a card, and no word more."""
 
+import json
+import re
 from pathlib import Path
 
 from tacita.tables import train_table
@@ -33,5 +35,39 @@ def test_a_card_says_what_the_statement_says(settings, table, tacita_command):
     assert changed.code == 1
     assert "**Verdict**: changed" in changed.out
     assert "**Epsilon**: not verified" in changed.out
-    assert "## Evaluation\n\n- not verified\n" in changed.out
-    assert "## Files" not in changed.out
+    assert [line for line in changed.out.splitlines() if line.startswith("## ")] == ["## Privacy"]
+
+
+MANGLED = {
+    "caveats": [None, True, 7, {}, [1, "2", None]],
+    "neighboring_relation": [[], {}, 1],
+    "columns": [[], {"number": 3}],
+    "dataset": [{"other_runs": "1", "list": None}],
+    "files_policy": [{"may_leave": 1, "never": 2}],
+    "not_anonymised": [7, {"a": 1}],
+}
+
+
+def test_a_card_of_a_mangled_run_has_the_verdict_that_show_has(settings, table, tacita_command):
+    run = train_table(settings())
+    path = Path("run/statement.json")
+    sealed = path.read_bytes()
+    for name, values in MANGLED.items():
+        for value in values:
+            path.write_text(json.dumps({**run.fields, name: value}, indent=2) + "\n")
+            check_like_show(tacita_command, (name, value))
+    path.write_bytes(sealed)
+    for file in ("statement.json", "ledger.jsonl", "ledger.head.json", "config.toml", "model.safetensors"):
+        whole = Path("run", file).read_bytes()
+        for data in (whole[: len(whole) // 2], b"", b"null\n"):
+            Path("run", file).write_bytes(data)
+            check_like_show(tacita_command, (file, data[:9]))
+        Path("run", file).write_bytes(whole)
+    assert tacita_command("card", "run").code == tacita_command("show", "run").code == 0
+
+
+def check_like_show(tacita_command, of):
+    card, show = tacita_command("card", "run"), tacita_command("show", "run")
+    said = re.findall(r"^verdict +(.*)$", show.out, re.M)
+    assert re.findall(r"\*\*Verdict\*\*: (.*)", card.out) == said, of
+    assert (card.code, bool(said)) in ((1, True), (2, False)), of

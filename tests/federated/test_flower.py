@@ -334,7 +334,7 @@ def test_a_round_that_is_asked_again_and_one_of_nobody_are_written_down(tmp_path
     assert [one.get("asked_before", 0) for one in rounds] == [1, 0, 0, 0]
     assert [len(one["accepted"]) for one in rounds] == [4, 4, 4, 0]
     said = capsys.readouterr().out
-    assert "asked 1 times before" in said
+    assert "asked 1 time before" in said
     assert said.count("NOBODY") == 1
     assert SETTINGS.coordinator(folder.state).rounds_of_nobody == 1
 

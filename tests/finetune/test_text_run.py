@@ -395,7 +395,7 @@ def test_the_holder_sees_what_contributes_nothing(place):
 
 def test_the_holder_is_told_of_lengths_that_the_training_takes(place):
     Path("d.jsonl").write_text(json.dumps({"text": "x" * 70}))
-    assert "1 records are cut at 32 tokens; --max-tokens 32 --windows 3 keeps 95 % whole" in check_texts(
+    assert "cut at 32 tokens: 1 record; --max-tokens 32 --windows 3 keeps 95 % whole" in check_texts(
         "d.jsonl", "m", RecordSettings()
     )
     assert ";" not in check_texts("d.jsonl", "m", RecordSettings(windows=3))

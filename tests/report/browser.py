@@ -30,6 +30,9 @@ tell([...document.querySelectorAll('main *')].filter(one => !one.closest('nav, s
 """
 
 
+HEIGHT = "tell(document.querySelector('.first').getBoundingClientRect().bottom);"
+
+
 def axe_script() -> Path | None:
     """The script of axe-core in one of the packages that bring it; ``None`` if neither is installed."""
     for package in ("axe_playwright_python", "axe_core_python"):
@@ -63,6 +66,11 @@ def accessibility(text: str, path: Path, *, dark: bool = False, width: int = 120
 def lost_in_print(text: str, path: Path) -> list[str]:
     """The pieces of a page that are cut or collapsed where it is printed on A4 with margins of 1 cm."""
     return asked(text, path, LOST, medium="@media print", width=718)
+
+
+def height_of_first_page(text: str, path: Path) -> float:
+    """The height of what is printed before the charts, in pixels; a page of A4 with margins of 1 cm has 1046."""
+    return asked(text, path, HEIGHT, medium="@media print", width=718)
 
 
 def asked(text: str, path: Path, *scripts: str, medium: str, width: int) -> Any:

@@ -23,7 +23,7 @@ from tacita.report.run_numbers import RATES, RunNumbers
 from tacita.report.run_page import WITHHELD, report_page
 from tacita.tables import train_table
 from tacita.tables.run_audit import UNREADABLE, RunAudit
-from tests.report.browser import CHROMIUM, accessibility, axe_script, lost_in_print, opened
+from tests.report.browser import CHROMIUM, accessibility, axe_script, height_of_first_page, lost_in_print, opened
 
 pytest.importorskip("matplotlib")
 HOSTILE = '<script>alert("x")</script> & "quoted"'
@@ -501,3 +501,34 @@ def test_a_federation_has_clients_and_rounds(tmp_path):
     (chart,) = [one for one in charts_of(steps) if one.header[0] == "rounds"]
     assert chart.title == "Epsilon against rounds"
     assert "for a client that takes part" in chart.says
+
+
+ABOUT = {"responsible": "Ward analytics", "contact": "privacy@example.org", "purpose": "to plan beds"}
+
+
+def signable(run):
+    """A run on which all is said, so that there are lines to sign on."""
+    more = {"data_period": "2026", "recipients": "the ward", "retention": "a year"}
+    return replace(run, fields={**run.fields, "about": {**ABOUT, **more}})
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+@pytest.mark.parametrize("size", ["8.5pt", "12pt"])
+def test_the_page_to_sign_is_one_page(alone, tmp_path, size):
+    text = report_page([signable(alone)])
+    assert text.count("font-size: 8.5pt") == 1
+    shown = height_of_first_page(text.replace("font-size: 8.5pt", f"font-size: {size}"), tmp_path / "report.html")
+    assert (shown <= 1046) == (size == "8.5pt")
+
+
+def test_caveats_and_the_lines_to_sign_on_stay_together(alone):
+    """Where a run has more to say than a page holds, the break is before the caveats, and no signature is alone."""
+    text = report_page([signable(alone)])
+    (block,) = re.findall(r"<div><h3>Caveats</h3>.*?<h2>Charts", text, re.DOTALL)
+    assert block.count('<div class="sign">') == 1
+    assert ".first > div { break-inside: avoid; }" in text
+
+
+def test_what_was_not_given_is_one_line(alone):
+    shown = Page(report_page([replace(alone, fields={**alone.fields, "about": ABOUT})])).text
+    assert "Not given period, recipients, retention" in shown

@@ -333,3 +333,29 @@ def test_keys_that_are_none(signed, copies):
     with pytest.raises(ValueError, match="signer must be one line"):
         sign_run(folder, pem(OFFICER), signer="A\nB")
     assert signatures(folder) == signatures(signed)
+
+
+@needs_node
+def test_a_sealed_file_that_is_a_link_is_named(copies, signed):
+    """Its content is the sealed one, as that of an annex may be; but it can be pointed elsewhere after the check."""
+
+    def link(folder):
+        (folder / "model.safetensors").unlink()
+        (folder / "model.safetensors").symlink_to(signed / "model.safetensors")
+
+    def loop(folder):
+        (folder / "model.safetensors").unlink()
+        (folder / "model.safetensors").symlink_to("model.safetensors")
+
+    linked, looped, whole = copies(link), copies(loop), copies(lambda folder: None)
+    whole_by_link = whole.with_name("link")
+    whole_by_link.symlink_to(whole)
+    words = "links, not files: what was checked is what they point to now, and they can be pointed elsewhere later: "
+    named = [words + "model.safetensors" in (*check_run(one).notes, "") for one in (linked, whole, whole_by_link)]
+    assert named == [True, False, False]
+    assert not check_run(linked).faults
+    assert check_run(looped).faults
+    (code, said), (broken, _), (_, quiet) = asked([[linked], [looped], [whole_by_link]])
+    assert (code, broken) == (0, 1)
+    assert words + "model.safetensors;" in said
+    assert "links" not in quiet

@@ -242,6 +242,36 @@ def test_an_edit_of_an_edit(folder, edit, tmp_path, tacita_command):
     assert check_run(tmp_path / "second" / "parent").faults == check_run(first).faults == ()
 
 
+def test_what_an_audit_found_goes_along(folder, tmp_path, tacita_command):
+    """An edit does not make a refuted run private."""
+    shutil.copytree(folder / "linear", tmp_path / "run")
+    page = report_page([RunNumbers.of(_edited(tmp_path / "run", tmp_path / "before"))])
+    assert "None lay beside the run when it was edited." in page
+    stated = SealedRun(tmp_path / "run").fields
+    at = {"delta": 1e-11, "epsilon_claimed": 9.0, "epsilon_lower_bound": 9.5, "largest_possible_lower_bound": 10.0}
+    audit = {"verdict": "refuted", "verdict_at": at, "epsilon_claimed": 8.0, "epsilon_lower_bound": 8.75, "delta": 1e-5}
+    audit |= {"confidence": 0.95, "correct_guesses": 70, "guesses": 100, "canaries": 1000, "adversary": "planted"}
+    audit |= {"epsilon_of_the_audit": 8.0}
+    about = {name: stated[name] for name in ("neighboring_relation", "privacy_unit")}
+    (tmp_path / "run-audit").mkdir()
+    (tmp_path / "run-audit" / "audit.json").write_text(json.dumps({**about, "audit": audit}))
+    again = _edited(_edited(tmp_path / "run", tmp_path / "first"), tmp_path / "second")
+    for name in ("first", "second", "second/parent"):
+        assert check_run(tmp_path / name).verdict.word == "refuted", name
+    shutil.rmtree(tmp_path / "run-audit")
+    assert "Of the run before the edit: REFUTED: epsilon is at least 8.75 " in report_page([RunNumbers.of(again)])
+    assert "verdict     refuted" in tacita_command("show", str(again)).out
+
+
+def _edited(run, new):
+    """Edit a run so that its first shape is twice what it is."""
+    given = json.loads(in_json(tacita.load(run).shape("x")))
+    for cell in given["cells"]:
+        cell["values"] = [2 * value for value in cell["values"]]
+    edit_run(run, new, {"x": json.dumps(given).encode()}, **WHO)
+    return new
+
+
 # --- tampering ------------------------------------------------------------------------------------------------------
 
 
@@ -450,8 +480,8 @@ REFUSED = {
     "infinity": (_set(*VALUE, value=[float("inf")]), "must have finite values, got [inf]"),
     "a text": (_set(*VALUE, value=["1"]), "Expected `float`, got `str` - at `$.cells[0].values[0]`"),
     "a null": (_set(*VALUE, value=[None]), "Expected `float`, got `null`"),
-    "no value": (_set(*VALUE, value=[]), "must have 1 values"),
-    "two values": (_set(*VALUE, value=[1, 2]), "must have 1 values"),
+    "no value": (_set(*VALUE, value=[]), "must have 1 value."),
+    "two values": (_set(*VALUE, value=[1, 2]), "must have 1 value."),
     "too large": (_set(*VALUE, value=[1e7]), "values of 'x' must be smaller: a weight would be "),
     "far too large": (_set(*VALUE, value=[1e300]), "values of 'x' must be smaller: a weight would be inf"),
     "an integer too large": (_set(*VALUE, value=[10**400]), "must"),

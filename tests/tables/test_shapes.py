@@ -11,11 +11,11 @@ import torch
 import tacita
 from tacita.cli.runs import explain_run
 from tacita.tables import Encoder, Survey, train_table
-from tacita.tables.features import CategoryPiece, ClassTarget, Logarithm, NumberPiece, NumberTarget
+from tacita.tables.features import BinsPiece, CategoryPiece, ClassTarget, Logarithm, NumberPiece, NumberTarget
 from tacita.tables.models import ModelSpec
 from tacita.tables.preprocessing import Preprocessing
-from tacita.tables.refinement import bounds
-from tacita.tables.shapes import Shape, largest_terms, mean_shift, shapes
+from tacita.tables.refinement import bounds, read_refinement
+from tacita.tables.shapes import Shape, largest_terms, least_rows, mean_shift, shapes
 from tacita.tables.survey import Bin, Facts
 
 AGE = NumberPiece(column="age", lower=0.0, upper=4.0, centre=2.0, scale=1.0, steps=(2.0,))
@@ -103,8 +103,34 @@ def test_declared_columns_have_shapes_without_counts():
 @pytest.mark.parametrize(("others", "highest"), [(1.0, "+2 (b)"), (20.0, "+3 (other)")])
 def test_an_end_is_no_cell_that_may_be_empty(others, highest):
     shape = Shape(column="c", cells=("a", "b", "other"), rows=(50.0, 30.0, others), values=((-1.0,), (2.0,), (3.0,)))
-    (line,) = largest_terms((shape,), 5.0)
+    (line,) = largest_terms((shape,), 10.0)
     assert line.endswith(f"-1 (a); {highest}")
+
+
+def test_noise_alone_is_no_end():
+    """Of 500 refinements of 8 columns, whose rows are all in a bin of the first half, none names a bin of the other."""
+    bought, noise, false = (Bin(0.0, 64.0, 6000.0),), np.random.default_rng(0), 0
+    columns = tuple(Facts(column=f"c{i}", kind="number", missing=0.0, bins=bought) for i in range(8))
+    survey = Survey(rows=6000.0, columns=columns, noise_std=49.4, threshold=200.0)
+    exact = np.tile(np.where(np.arange(64) == 3, 6000.0, 0.0), (8, 1))
+    for _ in range(500):
+        found = read_refinement(survey, np.rint(exact + 27.4 * noise.normal(size=exact.shape)), 27.4)
+        kept = [bin.count for facts in found.columns for bin in facts.fine if bin.lower > 32]
+        false += any(count >= least_rows(found) for count in kept)
+    assert false <= 5  # 0.5 of 1000 expected; 20 and more where the noise of the survey was taken for that of all
+
+
+def test_a_date_is_not_moved_by_its_digits():
+    """2019-03-31, half past one, is day 17986.56: as 1.799e+04 it would be a day without rows, in April."""
+    piece = BinsPiece(column="day", edges=(17733.12, 17986.56, 18240.0))
+    fine = tuple(Bin(low, low + 253.44, 100.0) for low in (17733.12, 17986.56))
+    facts = Facts(column="day", kind="number", missing=0.0, bins=(Bin(16384.0, 32768.0, 200.0),), fine=fine)
+    survey = Survey(rows=200.0, columns=(facts,), noise_std=1.0, threshold=9.0)
+    encoder = Encoder(pieces=(piece,), target=LOG, missing=())
+    model = ModelSpec.of("additive", None, encoder)
+    weights = {"weight": torch.zeros(1, piece.width)}
+    (shape,) = shapes(Preprocessing(encoder=encoder, survey=survey, model=model, rows=200.0), weights)
+    assert shape.cells == ("17733 to 17986.6", "17986.6 to 18240")
 
 
 def test_explain(settings, table, capsys):

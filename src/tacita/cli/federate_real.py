@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from tacita._counted import counted
 from tacita._whole_numbers import WHOLE
 from tacita.cli.outputs import check_folder, say_written
 from tacita.cli.train import FLAT, About
@@ -186,8 +187,8 @@ def _at_most(fields: dict[str, Any], messages: int) -> str:
 
     weighed = verdict(fields)
     return (
-        f"at most {messages} messages: epsilon {epsilon_in_words(weighed)} at delta {fields['delta']:g}, for "
-        f"{fields['privacy_unit']}. {risk_in_words(fields, weighed)}"
+        f"at most {counted(messages, 'message')}: epsilon {epsilon_in_words(weighed)} at delta {fields['delta']:g}, "
+        f"for {fields['privacy_unit']}. {risk_in_words(fields, weighed)}"
     )
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from tacita._counted import counted
 from tacita._files import replace_durably
 from tacita.cli.names import names_of
 from tacita.cli.outputs import exit_code, say_written, write_bytes
@@ -69,7 +70,8 @@ def predict(
         say_written(output)
     if unread:
         first = ", ".join(str(row + 1) for row in unread[:NAMED]) + ", ..." * (len(unread) > NAMED)
-        words = f"without a prediction: {len(unread)} rows that could not be read (too many or too few cells?): {first}"
+        count = counted(len(unread), "row")
+        words = f"without a prediction: {count} that could not be read (too many or too few cells?): {first}"
         print(f"{words}, counted from the first row after a header", file=sys.stderr)
     return 0
 

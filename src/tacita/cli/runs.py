@@ -99,7 +99,7 @@ def explain_run(
         output: Write that JSON to this file. tacita edit reads the file of a column.
         trust_code: Allow code that the run names as its model to be imported and called.
     """
-    from tacita.tables.shapes import in_json, largest_terms, shape_in_words, units
+    from tacita.tables.shapes import in_json, largest_terms, least_rows, shape_in_words, units
     from tacita.tables.table_model import load
 
     check_file("output", output)
@@ -113,9 +113,8 @@ def explain_run(
             replace_durably(Path(output), f"{words}\n".encode())
             say_written(output)
         return
-    survey = model.preprocessing.survey
-    noise_std = 0.0 if survey is None else survey.noise_std
-    lines = shape_in_words(one) if one is not None else largest_terms(model.shapes(), noise_std)
+    least = least_rows(model.preprocessing.survey)
+    lines = shape_in_words(one) if one is not None else largest_terms(model.shapes(), least)
     legend = "cell, value less the mean of all rows, rows:" if one is not None else LEGEND
     edited = [model.statement["headline"]] if model.written else []
     print("\n".join([*edited, f"{units(model.encoder)}; {SOURCE}", legend, *lines]))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from tacita._counted import counted
 from tacita._extras import not_installed
 from tacita.errors import TacitaError
 from tacita.federated.frames import LARGEST, NOTHING, ask
@@ -223,7 +224,7 @@ def _serve(grid: "Grid", settings: "FederationSettings", folder: "ServerFolder",
         before = folder.times_asked(done.number) - 1
         if before:
             said["asked_before"] = before
-            words += f", asked {before} times before, whose messages are lost"
+            words += f", asked {counted(before, 'time')} before, whose messages are lost"
         say(f"round {done.number + 1} of {settings.rounds}: {accepted}{refused}; {done.seconds:.1f} s{words}")
         with folder.rounds.open("a") as file:
             file.write(json.dumps({**asdict(done), **said}) + "\n")

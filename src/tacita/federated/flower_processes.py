@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tacita import _validate
+from tacita._counted import counted
 from tacita._extras import not_installed
 from tacita._files import make_folder, replace_durably
 from tacita.errors import TacitaError
@@ -317,7 +318,8 @@ class Serving:
         left, nobody = server.remaining_rounds, server.rounds_of_nobody
         if left:
             raise TacitaError(
-                f"the run ended with {left} rounds left; {str(log)!r} says why. The same command goes on with them."
+                f"the run ended with {counted(left, 'round')} left; {str(log)!r} says why. The same command goes on "
+                "with them."
             )
         if nobody:
             raise TacitaError(

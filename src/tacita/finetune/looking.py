@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from tacita._counted import counted
 from tacita.accounting import GaussianSumEvent, PoissonLaw, calibrate
 from tacita.clipping import FlatClipper
 from tacita.finetune import base_model
@@ -44,10 +45,10 @@ def check_texts(path: str | Path, model: str | Path, settings: RecordSettings) -
         persons.update([] if whose is None else [whose])
         if found.counts:
             lengths.append(found.length)
-    words = ["NOT PRIVATE: this looks at the rows, for the holder of the data.", "", f"{seen['lines']} lines"]
+    words = ["NOT PRIVATE: this looks at the rows, for the holder of the data.", "", counted(seen["lines"], "line")]
     words += [f"{seen[why]} contribute nothing: {why}" for why in NOTHING_OF if seen[why]]
     if settings.unit_field is not None:
-        words.append(f"{len(persons)} persons by {settings.unit_field!r}")
+        words.append(f"{counted(len(persons), 'person')} by {settings.unit_field!r}")
     if seen["nobody"]:
         words.append(f"{seen['nobody']} contribute nothing: no text or integer under {settings.unit_field!r}")
     if lengths:
@@ -56,7 +57,8 @@ def check_texts(path: str | Path, model: str | Path, settings: RecordSettings) -
             "tokens a record: "
             + ", ".join(f"{point} at {q} %" for point, q in zip(points, (5, 50, 95, 100), strict=True))
         )
-        words.append(f"{sum(length > encoder.most for length in lengths)} records are cut at {encoder.most} tokens")
+        cut = counted(sum(length > encoder.most for length in lengths), "record")
+        words.append(f"cut at {encoder.most} tokens: {cut}")
         words[-1] += _longer(encoder, int(points[2]), base_model.positions(base_model.check_folder(folder)))
     return "\n".join(words) + "\n"
 
@@ -94,7 +96,7 @@ def plan_in_words(prepared: Prepared) -> str:
     physical = min(settings.physical_batch, sequences)
     tokens, what = sequences * prepared.encoder.max_tokens, "records" if settings.unit_field is None else "persons"
     words = [
-        f"{steps:,} steps of {batch:g} {what}, as expected (rate {batch / n:.4g}), {tokens:,.0f} tokens each",
+        f"{counted(steps, 'step')} of {batch:g} {what}, as expected (rate {batch / n:.4g}), {tokens:,.0f} tokens each",
         f"{weights:,} weights are trained; the noise multiplier is {noise:.4g}",
         f"signal to noise of a step: {ratio:.3g}, the longest mean of clipped gradients over the length of the noise. "
         "Below 1 a step alone is mostly noise: more records, a larger batch, a lower rank or a larger epsilon raise it",

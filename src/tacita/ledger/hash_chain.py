@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from tacita._counted import counted
 from tacita.errors import LedgerError
 
 VERSION = 1
@@ -196,6 +197,6 @@ def _fault(entry: Entry, seq: int, previous: str) -> str:
 def check_anchor(lines: list[bytes], anchor: Anchor) -> str:
     """Describe how ``lines`` contradict ``anchor``; return an empty string if they do not."""
     if len(lines) < anchor.count:
-        return f"the ledger has {len(lines)} lines, {anchor.name} counts {anchor.count}: lines were removed"
+        return f"the ledger has {counted(len(lines), 'line')}, {anchor.name} counts {anchor.count}: lines were removed"
     head = sha256(lines[anchor.count - 1]) if anchor.count else GENESIS
     return "" if head == anchor.head else f"line {anchor.count} is not the one whose hash {anchor.name} holds"

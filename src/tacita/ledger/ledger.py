@@ -20,6 +20,7 @@ import numpy as np
 from msgspec import to_builtins
 
 from tacita import _validate
+from tacita._counted import counted
 from tacita.accounting.accountant import Bound
 from tacita.accounting.composition import worst_bound, worst_delta, worst_divergence, worst_privacy_curve
 from tacita.accounting.curve import PrivacyCurve
@@ -554,4 +555,7 @@ class Ledger:
 
     def __repr__(self) -> str:
         name = "in memory" if self.path is None else self.path.name
-        return f"Ledger({name}, {self.neighboring_relation}, {self.privacy_unit!r}, {len(self.sessions)} sessions)"
+        return (
+            f"Ledger({name}, {self.neighboring_relation}, {self.privacy_unit!r}, "
+            f"{counted(len(self.sessions), 'session')})"
+        )

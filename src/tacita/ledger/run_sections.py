@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
+from tacita._counted import counted
 from tacita.ledger.text_lines import Words, attacker_in_words, in_words, listed, names_in_words, rounded_up, row
 from tacita.ledger.verdict import Verdict, verdict
 
@@ -145,7 +146,7 @@ def price_of_choice(fields: Fields) -> str:
         return words + "Of these runs together nothing is guaranteed at such a delta."
     return words + (
         f"These runs together, if each has this epsilon and delta, have epsilon <= {rounded_up(total)} at delta = "
-        f"{float(rounded_up(delta)):g}."
+        f"{rounded_up(delta)}."
     )
 
 
@@ -175,7 +176,7 @@ def rows_in_words(rows: Any) -> str:
     if not isinstance(rows, Mapping) or not isinstance(rows.get("value"), int | float):
         return f"rows: {in_words(rows)}"
     about = "about " if rows.get("how") == "bought" else ""
-    return f"{about}{rows['value']:,.0f} {what} ({rows.get('how')})"
+    return f"{about}{counted(rows['value'], what.removesuffix('s'))} ({rows.get('how')})"
 
 
 def other_runs_in_words(dataset: Mapping[str, Any]) -> str:

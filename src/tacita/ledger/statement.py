@@ -122,7 +122,7 @@ class Statement:
         self._anchor = ledger.before_seal._replace(name="statement")
         num_units = _public_number(ledger, said["num_units"])
         standing = [
-            *_standing(ledger),
+            *(floating_point(ledger) if caveat is FLOATING_POINT else caveat for caveat in CAVEATS),
             *_on_large_delta(delta, num_units),
             *([PROMISE] if ledger.conditions else []),
         ]
@@ -220,11 +220,6 @@ def _risk(ledger: Ledger, bound: Bound) -> dict[str, Any]:
     }
 
 
-def _standing(ledger: Ledger) -> list[str]:
-    """Return the standing caveats; the one on floating point depends on the sessions' noise."""
-    return [floating_point(ledger) if caveat is FLOATING_POINT else caveat for caveat in CAVEATS]
-
-
 def _public_number(ledger: Ledger, num_units: int | None) -> int | None:
     """Return the number of units, as far as it is public: the caller's, or the ledger's if that is larger.
 
@@ -276,7 +271,7 @@ def _main(ledger: Ledger) -> dict[str, Any]:
     noise = _noise(session.event)
     return {
         "sampler": event.sampler,
-        "sample_rate": _sample_rate(event),
+        "sample_rate": event.sampling.query_chance if isinstance(event, SampledEvent) else None,
         "planned_queries": session.planned_queries,
         "queries_made": session.queries_made,
         "noise_multiplier": 1 / noise.query_mu if noise.query_mu else None,
@@ -333,10 +328,6 @@ def _noise(event: Event) -> NoiseSettings:
     """Return the settings of the noise of the main event, from the outermost wrapper that states some."""
     inner = _noise(event.components[0]) if event.components else NoiseSettings(())
     return event.noise_settings or inner
-
-
-def _sample_rate(event: Event) -> float | None:
-    return event.sampling.query_chance if isinstance(event, SampledEvent) else None
 
 
 def _single(values: tuple[float, ...]) -> Any:

@@ -31,10 +31,10 @@ def rounded_up(value: float | Decimal, digits: int = 4) -> str:
     """Round up to a few significant digits, so that a printed bound is still a bound.
 
     Example:
-        >>> rounded_up(1.65431), rounded_up(0.0), rounded_up(73.1061, 3)
-        ('1.655', '0', '73.2')
+        >>> rounded_up(1.65431), rounded_up(0.0), rounded_up(73.1061, 3), rounded_up(0.0000020005)
+        ('1.655', '0', '73.2', '2.001e-06')
     """
-    return f"{Context(prec=digits, rounding=ROUND_CEILING).create_decimal(value).normalize():f}"
+    return _rounded(value, digits, ROUND_CEILING)
 
 
 def percent_up(share: float) -> str:
@@ -83,7 +83,13 @@ def rounded_down(value: float, digits: int = 4) -> str:
         >>> rounded_down(1.65489), rounded_down(0.0)
         ('1.654', '0')
     """
-    return f"{Context(prec=digits, rounding=ROUND_FLOOR).create_decimal(value).normalize():f}"
+    return _rounded(value, digits, ROUND_FLOOR)
+
+
+def _rounded(value: float | Decimal, digits: int, rounding: str) -> str:
+    """Round, and write a number below 0.0001 as ``:g`` writes it everywhere else."""
+    found = Context(prec=digits, rounding=rounding).create_decimal(value).normalize()
+    return f"{float(found):.{digits}g}" if 0 < found < Decimal("0.0001") else f"{found:f}"
 
 
 def in_words(value: Any, *, nested: bool = False) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tacita._counted import counted
 from tacita._validate import LARGE_DELTA
 
 NEXT_TO_NOTHING = 20.0  # from this epsilon on, the statement calls its promise by this name
@@ -104,7 +105,7 @@ def verdict(
         "epsilon promises next to nothing": epsilon is not None and epsilon >= NEXT_TO_NOTHING,
         "delta is so large that whole records may be published": is_large_delta(fields),
         f"chosen among {chosen or 0:.0f} runs by their results, which costs more than this epsilon": chosen is not None,
-        f"{others:.0f} other {'run' if others == 1 else 'runs'} on the same data cost in addition": others > 0,
+        f"{counted(others, 'other run')} on the same data cost in addition": others > 0,
         "edited; no score was bought for it": bool(fields.get("edits")),
         "nothing was learned": (constant := str(fields.get("headline") or "").startswith(NOTHING_LEARNED)),
         "its key or a checkpoint is still in private/": secrets,

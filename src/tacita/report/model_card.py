@@ -24,6 +24,7 @@ from tacita.ledger.text_lines import in_words, names_in_words
 from tacita.ledger.verdict import Verdict
 
 NOT_GIVEN = "not given"
+WITHHELD = "nothing else is said here, because what the files say now, nobody sealed"
 
 
 def model_card(fields: Mapping[str, Any], weighed: Verdict, name: str, notes: Iterable[str] = ()) -> str:
@@ -35,9 +36,12 @@ def model_card(fields: Mapping[str, Any], weighed: Verdict, name: str, notes: It
         name: What the model is called: the name of the run's folder.
         notes: What was found beside the run: other runs, files that no seal covers.
     """
+    privacy = {"Verdict": weighed.in_words(), "Epsilon": epsilon_in_words(weighed)}
+    if not weighed.verified:
+        return _card(name, {"Privacy": _facts({**privacy, "Note": [WITHHELD, *notes]})})
     about, run = _mapping(fields.get("about")), _mapping(fields.get("run"))
     dataset, relation = _mapping(fields.get("dataset")), fields.get("neighboring_relation")
-    score = fields.get("holdout_score") if weighed.verified else "not verified"
+    score = fields.get("holdout_score")
     columns = _mapping(fields.get("columns"))
     sections = {
         "Model details": _facts(
@@ -64,8 +68,8 @@ def model_card(fields: Mapping[str, Any], weighed: Verdict, name: str, notes: It
         ),
         "Privacy": _facts(
             {
-                "Verdict": weighed.in_words(),
-                "Epsilon": f"{epsilon_in_words(weighed)}, at delta {fields.get('delta')}",
+                **privacy,
+                "Delta": fields.get("delta"),
                 "For whom": fields.get("privacy_unit"),
                 "Neighbours": f"{relation}: {NEIGHBOURS[relation]}" if relation in NEIGHBOURS else relation,
                 "Risk": risk_in_words(fields, weighed),
@@ -83,8 +87,12 @@ def model_card(fields: Mapping[str, Any], weighed: Verdict, name: str, notes: It
                 f"Not verified: {NOT_VERIFIED[0].lower()}{NOT_VERIFIED[1:]}",
             ]
         ),
-        "Files": _facts(files_in_words(fields)) if weighed.verified else "",
+        "Files": _facts(files_in_words(fields)),
     }
+    return _card(name, sections)
+
+
+def _card(name: str, sections: Mapping[str, str]) -> str:
     body = "\n".join(f"\n## {title}\n\n{text}" for title, text in sections.items() if text)
     return f"# Model card: {_plain(name)}\n{body}\n"
 
@@ -94,11 +102,11 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _facts(entries: Mapping[str, Any]) -> str:
-    return _listed(f"**{name}**: {_plain(in_words(value))}" for name, value in entries.items() if value is not None)
+    return "\n".join(f"- **{name}**: {_plain(in_words(value))}" for name, value in entries.items() if value is not None)
 
 
 def _listed(entries: Iterable[Any]) -> str:
-    return "\n".join(f"- {one if one.startswith('**') else _plain(one)}" for one in entries if one)
+    return "\n".join(f"- {_plain(in_words(one))}" for one in entries if one)
 
 
 def _plain(text: str) -> str:

@@ -38,6 +38,7 @@ VERDICTS = {
     "refuted": "REFUTED: an audit measured more than is claimed",
 }
 OUTSIDE = "It is not part of the sealed ledger."
+UNAUDITED = "None lay beside the run when it was edited."
 WITHHELD = "Nothing else is said here: what the files say now, nobody sealed. The statement below shows what they say."
 
 
@@ -86,7 +87,9 @@ def _first(run: RunNumbers) -> str:
     """Return what is printed first: verdict, run, guarantee, what is not covered, caveats, and the signature."""
     fields = run.fields
     given, facts_of_run, dataset = (_mapping(fields.get(name)) for name in ("about", "run", "dataset"))
-    said = {title: given.get(name, "not given") for name, title in GIVEN.items()}
+    said = {title: given[name] for name, title in GIVEN.items() if name in given}
+    if missing := ", ".join(title.lower() for name, title in GIVEN.items() if name not in given):
+        said["Not given"] = missing
     names = {"Id": "id", "Date": "date", "Versions": "versions"}
     own = {title: facts_of_run[name] for title, name in names.items() if name in facts_of_run}
     guarantee = {
@@ -103,15 +106,15 @@ def _first(run: RunNumbers) -> str:
         "Other runs": other_runs_in_words(dataset) if "other_runs" in dataset and "list" in dataset else None,
         **files_in_words(fields),
         "Not verified": NOT_VERIFIED,
-        "Audit": None if run.audit is None else f"{run.audit.words} {OUTSIDE}",
+        "Audit": f"{run.audit.words} {OUTSIDE}" if run.audit else UNAUDITED if "edits" in fields else None,
         LEDGER_HASH: fields.get("ledger_sha256"),
     }
     return (
         f"<h2>{escape(run.folder.name)}</h2>{_verdict_box(run)}"
         f"{facts({name: value for name, value in guarantee.items() if value is not None})}"
-        f"<h3>This run</h3>{facts({**own, **said})}"
-        f"<h3>{OUTSIDE_OF_IT}</h3>{bullets(fields.get('not_anonymised') or ['not said'])}"
-        f"<h3>Caveats</h3>{bullets(fields.get('caveats') or ['none'])}{_signature(run)}"
+        f"<div><h3>This run</h3>{facts({**own, **said})}</div>"
+        f"<div><h3>{OUTSIDE_OF_IT}</h3>{bullets(fields.get('not_anonymised') or ['not said'])}</div>"
+        f"<div><h3>Caveats</h3>{bullets(fields.get('caveats') or ['none'])}{_signature(run)}</div>"
     )
 
 

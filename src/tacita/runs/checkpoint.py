@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map, tree_map_with_path
 
+from tacita._counted import counted
 from tacita._files import replace_durably
 from tacita._tree import with_tensors, without_tensors
 from tacita.errors import ResumeError, UnsupportedModuleError
@@ -209,7 +210,8 @@ class TrainingState:
         return own
 
     def _restore_optimizer(self, tree: Mapping[str, Any]) -> None:
-        self.optimizer.load_state_dict(_with_integer_keys(tree["optimizer"]))
+        by_number = {int(number): value for number, value in tree["optimizer"]["state"].items()}  # of the parameter
+        self.optimizer.load_state_dict({**tree["optimizer"], "state": by_number})
         if self.scheduler is not None and tree["scheduler"] is not None:
             self.scheduler.load_state_dict(_in_types_of(self.scheduler.state_dict(), tree["scheduler"]))
 
@@ -220,8 +222,8 @@ class TrainingState:
             "loss on data that the caller declares to be public. The guarantee is that of the whole plan."
         )
         return [stopped] * self.stopped + [
-            f"The optimizer was changed when the run was resumed, after {made} queries: those made since the last "
-            "checkpoint stay paid for, and were not redone."
+            f"The optimizer was changed when the run was resumed, after {counted(made, 'query')}: those made since "
+            "the last checkpoint stay paid for, and were not redone."
             for made in self.optimizer_changes
         ]
 
@@ -312,8 +314,3 @@ def _in_types_of(own: Any, saved: Any) -> Any:
     if isinstance(own, list | tuple) and isinstance(saved, list) and len(own) == len(saved):
         return type(own)(_in_types_of(*pair) for pair in zip(own, saved, strict=True))
     return saved
-
-
-def _with_integer_keys(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an optimizer's state dict with integer keys in ``state``, which numbers the parameters."""
-    return {**state, "state": {int(number): value for number, value in state["state"].items()}}

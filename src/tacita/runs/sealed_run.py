@@ -6,6 +6,7 @@ the ledger and its anchor.
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -126,12 +127,14 @@ def publish(
 
 def save_weights(folder: Path, weights: Mapping[str, Tensor]) -> str:
     """Write ``weights`` to ``model.safetensors`` and return its SHA-256, for the statement."""
-    owned = {
-        name: value.detach().cpu().contiguous().clone() for name, value in weights.items()
-    }  # they may share memory
-    data = safetensors.torch.save(owned)
+    data = safetensors.torch.save(owned(weights))
     replace_durably(folder / MODEL, data)
     return _sha256(data)
+
+
+def owned(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return copies of the tensors, since safetensors refuses tensors that share memory."""
+    return {name: value.detach().cpu().contiguous().clone() for name, value in weights.items()}
 
 
 def file_sha256(path: Path) -> str:
@@ -154,6 +157,7 @@ class SealedRun:
         fields: The fields of the statement, with the edits, if there are any, and without a score of the model before.
         faults: What was changed, in words; empty if nothing was.
         uncovered: Files and folders beside these that no seal covers, but for private files and signatures.
+        links: Files of the run that lie elsewhere, behind a link: it can be pointed to others after every check.
 
     Raises:
         TacitaError: The folder holds no finished run.
@@ -170,6 +174,9 @@ class SealedRun:
         self.fields = edited_fields(self.stated, self.edits) if edited else self.stated
         own = {*self.names(), "signatures.jsonl", IN_FOLDER, RunFolder(folder).private.name}
         self.uncovered = _beside(self.sealed, own)
+        names = [*(str(self.sealed.relative_to(folder) / name) for name in self.names()), *[EDITS] * edited]
+        whole = os.path.realpath(folder)
+        self.links = tuple(name for name in names if os.path.realpath(self.folder / name) != os.path.join(whole, name))
         if edited:
             self.uncovered = (*_beside(self.folder, {EDITS, "signatures.jsonl", PARENT}), *self.uncovered)
 

@@ -46,7 +46,7 @@ def _from_array(name: str, values: np.ndarray) -> Column:
             raise DataStructureError(f"Array {name!r} must hold one text a row.")
         return ArrayColumn(values)
     if values.dtype.kind == "S":
-        return TextColumn.of(map(_decoded, values.tolist()), storage="string")
+        return TextColumn.of((cell.decode("utf-8", errors="replace") for cell in values.tolist()), storage="string")
     if values.dtype.kind == "U":
         return TextColumn.of(_readable(values).tolist(), storage="string")
     if values.dtype.kind == "b":
@@ -62,7 +62,3 @@ def _readable(texts: np.ndarray) -> np.ndarray:
     points = native.view(np.uint32)
     wrong = (points > 0x10FFFF) | ((points >= 0xD800) & (points < 0xE000))
     return np.where(wrong, 0xFFFD, points).astype(np.uint32).view(native.dtype)
-
-
-def _decoded(cell: bytes) -> str:
-    return cell.decode("utf-8", errors="replace")

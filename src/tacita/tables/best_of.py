@@ -153,7 +153,7 @@ def _time(sweep: Sweep) -> str:
             "The number of runs is secret, but the time that they took reveals something about it, and so do the times "
             "of files. The guarantee holds towards those who do not learn that time."
         )
-    chance = _chance_up(sweep.runs.chance_above(sweep.pad_to))
+    chance = f"{Context(prec=2, rounding=ROUND_UP).create_decimal(sweep.runs.chance_above(sweep.pad_to)):g}"
     return (
         f"The number of runs is secret. At least {sweep.pad_to} were made; those beyond the number drawn were "
         f"discarded. So the time that they took reveals the number with probability {chance} at most. For those who "
@@ -164,7 +164,3 @@ def _time(sweep: Sweep) -> str:
 
 def _up(value: float) -> str:
     return f"{value * 1.0005:.4g}"  # rounded up, so that the printed number is still a bound
-
-
-def _chance_up(chance: float) -> str:
-    return f"{Context(prec=2, rounding=ROUND_UP).create_decimal(chance):g}"

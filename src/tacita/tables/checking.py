@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tacita._counted import counted
 from tacita.tables.cells import MISSING, NUMBER, TEXT
 from tacita.tables.column_specs import ArraySpec, CategorySpec, DateSpec, NumberSpec, as_texts
 from tacita.tables.findings import Finding, garbled, labels, structure, worth
@@ -30,7 +31,7 @@ class Report:
     def __str__(self) -> str:
         head = "NOT PRIVATE: computed from the rows themselves, for the holder of the data alone."
         body = [f"  {finding}" for finding in self.findings] or ["  nothing odd"]
-        return "\n".join([head, f"{self.rows} record{'s' * (self.rows != 1)}", *body])
+        return "\n".join([head, counted(self.rows, "record"), *body])
 
 
 def check(table: Table, schema: Schema) -> Report:
@@ -149,4 +150,9 @@ def _units(table: Table, schema: Schema) -> Iterator[Finding]:
     _, rows = np.unique(codes[table.valid], return_counts=True)
     over = rows[rows > schema.max_rows_per_unit]
     if len(over):
-        yield Finding(schema.unit, f"units with more than {schema.max_rows_per_unit} rows: cut down", len(over), ())
+        yield Finding(
+            schema.unit,
+            f"units with more than {counted(schema.max_rows_per_unit or 0, 'row')}: cut down",
+            len(over),
+            (),
+        )

@@ -3,6 +3,7 @@
 All of it is public; only the structure of the file is used.
 """
 
+from tacita._counted import counted
 from tacita.ledger import Ledger, Session
 from tacita.ledger.text_lines import names_in_words
 from tacita.tables import rules
@@ -38,7 +39,7 @@ def plan_in_words(settings: TableSettings) -> str:
     target = source.schema.target
     assert target is not None
     task = target.task or ("classification" if target.classes else "regression" if target.complete else None)
-    columns = f"{len(source.names)} columns, of which {plan.columns_to_buy} are bought"
+    columns = f"{counted(len(source.names), 'column')}, {plan.columns_to_buy} of them bought"
     lines = [
         f"epsilon {settings.epsilon:g} at delta {settings.delta:g} for everything together; the unit: "
         f"{unit_in_words(source.schema)}",
@@ -59,7 +60,7 @@ def plan_in_words(settings: TableSettings) -> str:
 
 def _test_in_words(test: Table, column: str, name: str | None) -> str:
     """Say what the exact score will be computed on; the file is declared public, so that it may be quoted."""
-    targets, score = test.column(column).texts()[1], f"score: exact, on the {test.num_rows:,} rows of {name}"
+    targets, score = test.column(column).texts()[1], f"score: exact, on the {counted(test.num_rows, 'row')} of {name}"
     few = "" if len(targets) > MANY else f", with the targets {names_in_words(map(repr, targets))}"
     return f"{score}{few}: at no cost, outside the guarantee, since you declare the file public"
 
@@ -70,9 +71,9 @@ def _cost(session: Session, plan: TablePlan) -> str:
     if session.purpose == TRAIN:
         chosen = plan.training
         return (
-            f"training, {1 - plan.purchases_share:.0%}: {chosen.queries} steps, each on {chosen.sample_rate:.3g} of "
-            f"the rows on average; a row's gradient is cut to a length of {chosen.max_grad_norm:g} (max_grad_norm), "
-            f"and noise of {noise} is added to the sum of them"
+            f"training, {1 - plan.purchases_share:.0%}: {counted(chosen.queries, 'step')}, each on "
+            f"{chosen.sample_rate:.3g} of the rows on average; a row's gradient is cut to a length of "
+            f"{chosen.max_grad_norm:g} (max_grad_norm), and noise of {noise} is added to the sum of them"
         )
     what = {
         ROWS: "number of rows and task",
@@ -95,8 +96,8 @@ def what_survives(plan: TablePlan) -> list[str]:
         full, lean = bought.threshold(columns), bought.threshold(columns, histograms=1)
         scale = GROUP_STANDS_OUT * bought.survey_noise_std(columns, 1)
         words.append(
-            f"with {columns} columns a text needs about {lean:.0f} rows to be seen ({full:.0f} in a table of "
-            f"{LEAN * full:.0f} rows or more), and a number's scale about {scale:.0f} rows of the same magnitude"
+            f"with {counted(columns, 'column')} a text needs about {lean:.0f} rows to be seen ({full:.0f} in a "
+            f"table of {LEAN * full:.0f} rows or more), and a number's scale about {scale:.0f} of the same magnitude"
         )
         if columns >= MANY:
             words.append(

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacita._counted import counted
 from tacita.tables.additive import positions
 from tacita.tables.encoder_rules import Piece
 from tacita.tables.encoding import Encoder
@@ -30,12 +31,14 @@ CLOSE = 1e-5  # float32 keeps seven digits
 def check_cells(shape: Shape, given: Sequence[tuple[str, Sequence[float]]]) -> None:
     """Raise ``ValueError`` unless the cells are those of the shape, each with a number for each output."""
     if len(given) != len(shape.cells):
-        raise ValueError(f"the shape of {shape.column!r} must have its {len(shape.cells)} cells, got {len(given)}.")
+        raise ValueError(
+            f"the shape of {shape.column!r} must have its {counted(len(shape.cells), 'cell')}, got {len(given)}."
+        )
     for number, (cell, (name, values)) in enumerate(zip(shape.cells, given, strict=True), start=1):
         if name != cell:
             raise ValueError(f"cell {number} of {shape.column!r} must be {cell!r}, got {name!r}: keep cells and order.")
         if len(values) != len(shape.values[0]):
-            raise ValueError(f"cell {cell!r} of {shape.column!r} must have {len(shape.values[0])} values.")
+            raise ValueError(f"cell {cell!r} of {shape.column!r} must have {counted(len(shape.values[0]), 'value')}.")
 
 
 def edit_terms(

@@ -16,6 +16,7 @@ from tacita.runs.edits import EDITS, PARENT, EditedCell, edit_line
 from tacita.runs.sealed_run import SealedRun
 from tacita.runs.signing import SIGNATURES
 from tacita.tables.edited_terms import check_cells
+from tacita.tables.run_audit import OF_PARENT, RESULT, places
 from tacita.tables.shapes import Shape, rounded
 from tacita.tables.table_model import TableModel, edited_model, load
 
@@ -72,6 +73,11 @@ def edit_run(run: str | Path, output: str | Path, shapes: Mapping[str, bytes], *
         for name in (*sealed.names(), *signed):
             make_folder((new / PARENT / name).parent)
             replace_durably(new / PARENT / name, (sealed.sealed / name).read_bytes())
+        for place in places(sealed.folder):
+            if (place / RESULT).exists():  # what it found is not to be lost by an edit
+                make_folder(new / OF_PARENT)
+                replace_durably(new / OF_PARENT / RESULT, (place / RESULT).read_bytes())
+                break
         before = (sealed.folder / EDITS).read_bytes() if sealed.edits else b""
         replace_durably(new / EDITS, before + line)
         load(new)

@@ -5,7 +5,7 @@ the public number of numeric columns that the survey found; the L2 sensitivity i
 :math:`\sqrt m` times a multiplier that was fixed beforehand, so that the cost is fixed, too.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tacita.tables.cells import NUMBER
 from tacita.tables.schema import Schema
-from tacita.tables.survey import Bin, Facts, Survey, quantile
+from tacita.tables.survey import Bin, Survey, quantile
 from tacita.tables.table import Table
 from tacita.tables.table_file import TableFile
 
@@ -58,8 +58,5 @@ def read_refinement(survey: Survey, counts: np.ndarray, noise_std: float) -> Sur
         marks = np.linspace(*bounds(survey.facts(name).bins), FINE_BINS + 1).tolist()
         kept = np.flatnonzero(noisy >= max(FINE_CUT * noise_std, 0.5))
         fine[name] = tuple(Bin(marks[i], marks[i + 1], float(noisy[i])) for i in kept)
-    return msgspec.structs.replace(survey, columns=tuple(_with(facts, fine) for facts in survey.columns))
-
-
-def _with(facts: Facts, fine: Mapping[str, tuple[Bin, ...]]) -> Facts:
-    return msgspec.structs.replace(facts, fine=fine.get(facts.column, ()))
+    columns = tuple(msgspec.structs.replace(facts, fine=fine.get(facts.column, ())) for facts in survey.columns)
+    return msgspec.structs.replace(survey, columns=columns, fine_noise_std=noise_std)

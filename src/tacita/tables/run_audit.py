@@ -1,6 +1,7 @@
 """The audit in one run that lies beside a run: ``tacita audit one-run RUN`` writes it into the folder ``RUN-audit``.
 
-Nothing seals an audit to the run, and whoever can write its file can change it; the page says so.
+Nothing seals an audit to the run, and whoever can write its file can change it; the page says so. An edited copy of a
+run holds the audit of that run, as it was when it was edited, in ``parent-audit/``.
 """
 
 import json
@@ -11,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from tacita.ledger.text_lines import rounded_down, rounded_up
+from tacita.runs.edits import PARENT
 
 RESULT = "audit.json"
+OF_PARENT, OF_BEFORE = f"{PARENT}-audit", "Of the run before the edit: "
 SAME = ("neighboring_relation", "privacy_unit")  # without which an audit is about something else
 UNREADABLE = "A file of an audit lies beside this run and cannot be read, so nothing is said of it."
 UNSEALED = (
@@ -44,13 +47,14 @@ class RunAudit:
     @classmethod
     def beside(cls, folder: Path, stated: Mapping[str, Any]) -> "RunAudit | None":
         """Return the audit beside the run in ``folder``, whose statement is ``stated``; ``None`` if there is none."""
-        path = folder.absolute().with_name(f"{folder.absolute().name}-audit") / RESULT
-        try:
-            return cls._read(path.parent.name, json.loads(path.read_bytes()), stated)
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
-            return cls(path.parent.name, None, UNREADABLE, {})
+        for place in places(folder):
+            try:
+                return cls._read(place.name, json.loads((place / RESULT).read_bytes()), stated)
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
+                return cls(place.name, None, UNREADABLE, {})
+        return None
 
     @classmethod
     def _read(cls, name: str, found: Any, stated: Mapping[str, Any]) -> "RunAudit":
@@ -63,9 +67,9 @@ class RunAudit:
         strict_claim, strict = _claim(at["epsilon_claimed"]), _bound(at["epsilon_lower_bound"])
         refuted = audit["verdict"] != "consistent" or strict > strict_claim
         delta, confidence = float(audit["delta"]), float(audit["confidence"])
-        verdict = "REFUTED" if refuted else "Consistent, which proves nothing"
+        of, verdict = OF_BEFORE * (name == OF_PARENT), "REFUTED" if refuted else "Consistent, which proves nothing"
         words = (
-            f"{verdict}: epsilon is at least {rounded_down(measured)} with confidence {confidence:g}, and at most "
+            f"{of}{verdict}: epsilon is at least {rounded_down(measured)} with confidence {confidence:g}, and at most "
             f"{_up(claimed)} is claimed of the training, at delta {delta:g}."
         )
         details = {
@@ -80,6 +84,12 @@ class RunAudit:
             "records",
         }
         return cls(name, refuted, words, details)
+
+
+def places(folder: Path) -> tuple[Path, Path]:
+    """Return where the audit of a run may lie: beside its folder, or of the run before an edit in the edited copy."""
+    whole = folder.absolute()
+    return whole.with_name(f"{whole.name}-audit"), whole / OF_PARENT
 
 
 def _claim(value: Any) -> float:

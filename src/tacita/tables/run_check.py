@@ -30,6 +30,7 @@ SECRETS = (
 )
 EDITED = "edited: what is sealed is the run before the edit; tacita statement {} shows it, with its score"
 UNCOVERED = "no seal and no signature covers these files, whatever they say: {}"
+LINKS = "links, not files: what was checked is what they point to now, and they can be pointed elsewhere later: {}"
 SIGNED = "signed: not checked here; tacita verify RUN --public-key FILE checks the signatures"
 
 
@@ -104,6 +105,7 @@ def _notes(run: SealedRun) -> tuple[str, ...]:
         EDITED.format(folder / PARENT): (folder / EDITS).exists(),
         SECRETS: RunFolder(folder).holds_secrets,
         UNCOVERED.format(", ".join(run.uncovered)): bool(run.uncovered),
+        LINKS.format(", ".join(run.links)): bool(run.links),
         run_list.words(run.stated["dataset"], count) if count else "": count > 0,
     }
     return tuple(words for words, holds in found.items() if holds)

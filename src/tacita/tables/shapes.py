@@ -14,14 +14,15 @@ import msgspec
 import numpy as np
 from torch import Tensor
 
+from tacita._counted import counted
 from tacita.tables.additive import masses, positions
 from tacita.tables.cells import NUMBER
 from tacita.tables.encoder_rules import Piece, best_bins
 from tacita.tables.encoding import Encoder
 from tacita.tables.features import ArrayPiece, BinsPiece, CategoryPiece, NumberPiece, NumberTarget, ScatteringPiece
 from tacita.tables.preprocessing import Preprocessing
-from tacita.tables.refinement import bounds
-from tacita.tables.survey import Bin, Facts
+from tacita.tables.refinement import FINE_BINS, bounds, refined_columns
+from tacita.tables.survey import Bin, Facts, Survey, cut
 from tacita.tables.table import NumberColumn, TextColumn
 
 EVEN = 32  # points of a number whose bounds are declared, of which no counts are bought
@@ -201,14 +202,28 @@ def _bin_in_words(bin: Bin, low: float, high: float) -> str:
     """
     if high == math.nextafter(low, math.inf):
         side = "" if bin.lower < bin.upper else "below " if bin.lower == low else "above "
-        return f"{side}{low:.4g}"
+        return f"{side}{_bound(low, 0.0)}"
     return _between(-math.inf if bin.lower == low else bin.lower, math.inf if bin.upper == high else bin.upper)
 
 
 def _between(low: float, high: float) -> str:
-    if math.isinf(low) or math.isinf(high):
-        return f"up to {high:.4g}" if math.isfinite(high) else f"{low:.4g} and above" if math.isfinite(low) else "any"
-    return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
+    if math.isinf(low):
+        return f"up to {_bound(high, abs(high))}" if math.isfinite(high) else "any"
+    if math.isinf(high):
+        return f"{_bound(low, abs(low))} and above"
+    ends = [_bound(one, high - low) for one in (low, high)]
+    return ends[0] if low == high else " to ".join(ends)
+
+
+def _bound(value: float, width: float) -> str:
+    """Return a bound with the digits that place it well within a cell of that width: four, or as many as it takes.
+
+    Example:
+        >>> _bound(17986.56, 253.44), _bound(18240.0, 253.44), _bound(1.112403, 0.1057)
+        ('17986.6', '18240', '1.1124')
+    """
+    least, near = max(4, min(len(f"{abs(value):.0f}"), 7)), max(width / 1000, abs(value) * 1e-9)
+    return next(words for digits in range(least, 18) if abs(float(words := f"{value:.{digits}g}") - value) <= near)
 
 
 def mean_shift(preprocessing: Preprocessing, weights: Mapping[str, Tensor]) -> float:
@@ -236,10 +251,20 @@ def units(encoder: Encoder) -> str:
     return f"what each column adds to the scores of {', '.join(map(repr, encoder.classes))}"
 
 
-def largest_terms(found: Sequence[Shape], noise_std: float) -> list[str]:
+def least_rows(survey: Survey | None) -> float:
+    """Return the bought number of rows below which a cell may well be empty; 0 if nothing was bought.
+
+    Of all fine bins that hold no row, none has as many in 999 of 1000 runs.
+    """
+    if survey is None:
+        return 0.0
+    return max(2 * survey.noise_std, cut(survey.fine_noise_std, FINE_BINS * len(refined_columns(survey))))
+
+
+def largest_terms(found: Sequence[Shape], least: float) -> list[str]:
     """Return a line for each column: its importance, and the cells of its lowest and highest value.
 
-    Cells that may well be empty, by counts of noise ``noise_std``, are not named.
+    Cells of fewer than ``least`` rows may well be empty, and are not named.
     """
     width = max((len(shape.column) for shape in found), default=0)
     lines = []
@@ -247,7 +272,7 @@ def largest_terms(found: Sequence[Shape], noise_std: float) -> list[str]:
         words = "nothing stood out of the noise"
         if shape.importance > 0:
             outputs, values = len(shape.values[0]), np.array(shape.values)
-            there = np.array(shape.rows) >= 2 * noise_std
+            there = np.array(shape.rows) >= least
             if shape.bought and there.any():
                 values[~there] = np.nan
             ends = (int(np.nanargmin(values)), int(np.nanargmax(values)))
@@ -275,7 +300,7 @@ def rounded(value: float) -> float:
 def shape_in_words(shape: Shape) -> list[str]:
     """Return a line for each cell: its value in each output, and about how many rows it has."""
     width = max(map(len, shape.cells))
-    rows = [f"about {count:,.0f} rows" if shape.bought else "" for count in shape.rows]
+    rows = [f"about {counted(count, 'row')}" if shape.bought else "" for count in shape.rows]
     return [
         f"{cell:<{width}}  {' '.join(f'{value:+8.3g}' for value in own)}  {count}".rstrip()
         for cell, own, count in zip(shape.cells, shape.values, rows, strict=True)

@@ -185,6 +185,7 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         target_noise_std: Noise on each count of a label.
         rows_noise_std: Noise on the number of rows; 0 if it was declared.
         kinds: Rows by what their target is; ``None`` if they were not counted.
+        fine_noise_std: Noise on each count of the refinement; 0 if none was bought.
     """
 
     rows: float
@@ -198,6 +199,7 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     target_noise_std: float = 0.0
     rows_noise_std: float = 0.0
     kinds: TargetKinds | None = None
+    fine_noise_std: float = 0.0
 
     def facts(self, column: str) -> Facts:
         """Return the facts of one column."""
@@ -230,16 +232,13 @@ def read_survey(
     for name, counts, released in zip(columns, kept, texts, strict=True):
         values = tuple(sorted(released.items()))
         kind: Kind = (kinds or {}).get(name) or ("number" if counts[2:].sum() > counts[TEXT] else "category")
-        numbers = _number_bins(counts[2:]) if kind == "number" else ()
+        bins_of = np.flatnonzero(counts[2:]) + 2 if kind == "number" else ()
+        numbers = tuple(Bin(*bin_bounds(int(i)), float(counts[i])) for i in bins_of)
         if not (numbers if kind == "number" else values):
             kind = "dropped"
         facts.append(Facts(column=name, kind=kind, missing=float(counts[MISSING]), bins=numbers, values=values))
     rows = float(np.round(kept.sum(axis=1).mean())) if len(columns) else 0.0
     return Survey(rows=rows, columns=tuple(facts), noise_std=noise_std, threshold=threshold)
-
-
-def _number_bins(counts: np.ndarray) -> tuple[Bin, ...]:
-    return tuple(Bin(*bin_bounds(2 + int(i)), float(counts[i])) for i in np.flatnonzero(counts))
 
 
 def quantile(bins: Sequence[Bin], level: float) -> float:

@@ -5,9 +5,8 @@ with its training. There is one budget: purchases and selection are registered t
 """
 
 import math
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -116,7 +115,7 @@ class _SweepTask:
         self.preprocessing = task.preprocess(table, bought)
         self.encoded = task.encoded(table, test, self.preprocessing)
         place = WorkingFolder(task.folder.private / FOLDER)
-        with _busy(task.progress):
+        with Console(stderr=True).status("choosing among runs") if task.progress else nullcontext():
             if not session.opened:
                 self.check()
             best = best_of(session, self.sweep, task.randomness, self.attempt, place)
@@ -220,11 +219,6 @@ def _with_model(preprocessing: Preprocessing, task: TableTask) -> Preprocessing:
     """Return the purchased preprocessing with the model of one candidate."""
     spec = ModelSpec.of(task.settings.model, task.plan.training.width, preprocessing.encoder)
     return msgspec.structs.replace(preprocessing, model=spec)
-
-
-def _busy(show: bool) -> AbstractContextManager[Any]:
-    """Return a spinner, which shows neither progress nor elapsed time."""
-    return Console(stderr=True).status("choosing among runs") if show else nullcontext()
 
 
 NO_RUN = "the number of runs drawn was 0, so there is nothing to score"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tacita._counted import counted
 from tacita.ledger import Ledger, Statement, statement
 from tacita.ledger.text_lines import names_in_words
 from tacita.runs.run_facts import data_fingerprint
@@ -191,7 +192,7 @@ def list_purchases(
         histograms = 1 if survey.lean else 2
         noise_std = [bought.survey_noise_std(plan.columns_to_buy, histograms)] if plan.columns_to_buy else []
         noise_std += [bought.target_noise_std()] if plan.buys_target else []
-        what = [f"types, values and bounds of {plan.columns_to_buy} columns"] if plan.columns_to_buy else []
+        what = [f"types, values and bounds of {counted(plan.columns_to_buy, 'column')}"] if plan.columns_to_buy else []
         what += ["the target's values"] if plan.buys_target else []
         released = {kind: kinds.count(kind) for kind in ("number", "category", "dropped")}
         found.append(_purchase("survey", "; ".join(what), noise_std, {**released, "classes": len(encoder.classes)}))
@@ -223,7 +224,10 @@ def what_was_bought(preprocessing: Preprocessing, source: TableSource) -> list[s
     survey, encoder = preprocessing.survey, preprocessing.encoder
     if survey is None:
         return ["bought: nothing, because all is declared"]
-    words = [f"bought: what is needed about {len(source.to_buy)} columns, in about {preprocessing.rows:.0f} rows"]
+    words = [
+        f"bought: what is needed about {counted(len(source.to_buy), 'column')}, in about "
+        f"{counted(preprocessing.rows, 'row')}"
+    ]
     if survey.task is not None:
         words.append(task_words(preprocessing, source))
     if kept := classes_kept(preprocessing):
@@ -251,7 +255,7 @@ def classes_kept(preprocessing: Preprocessing) -> str | None:
     survey, counts = preprocessing.survey, preprocessing.label_counts
     if preprocessing.encoder.task != "classification" or survey is None or survey.target_threshold is None:
         return None
-    words = f"kept {len(counts)} classes, those of at least about {survey.target_threshold:.0f} rows"
+    words = f"kept {counted(len(counts), 'class')}, those of at least about {survey.target_threshold:.0f} rows"
     low, high = others(preprocessing)
     if low == 0:
         return f"{words}; at most about {high:.0%} of the rows have another label or none"

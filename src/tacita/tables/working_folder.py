@@ -18,6 +18,7 @@ from torch import Tensor
 
 from tacita._files import remove_durably, replace_durably
 from tacita.errors import ResumeError
+from tacita.runs.sealed_run import owned
 
 FOLDER = "selection"  # in a run's private folder
 _STATE = "runs.json"
@@ -94,7 +95,7 @@ class WorkingFolder:
 
     def _write_weights(self) -> None:
         if self.path is not None and self.best is not None:
-            data = safetensors.torch.save(_owned(self.best.weights))
+            data = safetensors.torch.save(owned(self.best.weights))
             replace_durably(self._weights(self._best_run), data, mode=0o600)
 
     def _write_state(self) -> None:
@@ -128,8 +129,3 @@ class WorkingFolder:
                 )
         except (OSError, ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError):
             raise ResumeError(f"the working folder {self.path.name!r} of this selection is damaged.") from None
-
-
-def _owned(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return copies of the tensors, since safetensors refuses tensors that share memory."""
-    return {name: value.detach().cpu().contiguous().clone() for name, value in weights.items()}
