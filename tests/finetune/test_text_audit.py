@@ -1,6 +1,8 @@
 """An audit with made-up codes: a model that learns by heart is found out, a private one is not."""
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +14,7 @@ from tacita._stream import Noise
 from tacita.finetune import text_audit
 from tacita.finetune.encoding import TokenEncoder
 from tacita.finetune.settings import Files, FinetuneSettings
-from tacita.finetune.text_audit import RANKS, audit_texts
+from tacita.finetune.text_audit import RANKS, audit_texts, power_in_words
 from tacita.finetune.text_run import Prepared
 from tests.finetune.toy import Tokenizer
 
@@ -63,6 +65,8 @@ def test_a_private_model_has_not(files):
     found = audit_texts(files, settings(1.0), 60)
     assert np.median(np.concatenate(found.exposure)) < 3
     assert found.audit.bound.epsilon <= 1.0
+    assert re.search(r"cost: +none, if the data are public as declared; else epsilon 0\.9997 at", found.text)
+    assert "same records" not in found.text
 
 
 def test_noise_that_is_left_out_is_refuted(files, monkeypatch):
@@ -81,3 +85,25 @@ def test_a_code_that_is_no_likelier_than_the_others_is_not_exposed(files):
 def test_too_few_canaries(files):
     with pytest.raises(ValueError, match="canaries must be >= 50, got 10"):
         audit_texts(files, settings(1.0), 10)
+
+
+@pytest.mark.parametrize(("epsilon", "words"), [(0.5, "So it can refute"), (1e5, "So it cannot refute")])
+def test_what_an_audit_can_show_is_said_before_anything_is_read(files, epsilon, words):
+    own, said = settings(epsilon), []
+
+    class Stopped(Exception):
+        pass
+
+    def stop(text):
+        said.append(text)
+        raise Stopped
+
+    with pytest.raises(Stopped):
+        audit_texts(replace(files, data=Path("nowhere")), own, 200, say=stop)
+    found = audit_texts(files, own, 200, say=said.append).audit
+    assert said[0] == said[1] == power_in_words(Prepared.of(files, own), 200)
+    numbers = found.bound.largest, found.strict.largest, found.strict.delta, found.strict_claim
+    for number, form in zip(numbers, (".2f", ".2f", ".1g", ".2f"), strict=True):
+        assert f" {number:{form}}" in said[0]
+    assert words in said[0]
+    assert found.powerless == ("cannot" in words)

@@ -335,12 +335,16 @@ def test_embeddings_and_heads_are_no_part_of_an_adapter(place):
 
 def test_an_audit_of_the_same_settings_prints_its_verdict_and_keeps_nothing(place, capsys):
     before = sorted(Path().rglob("*"))
+    assert command("a", "--audit", "60", "--dry-run") == 0
+    power = capsys.readouterr().out.splitlines()[-1]
+    assert power.startswith("power: if all guesses about 60 canaries are right")
     code = command("a", "--audit", "60")
     said = capsys.readouterr()
     assert code == 0
     assert said.out.startswith("AUDIT IN ONE RUN: CONSISTENT")
     assert "exposure:" in said.out
-    assert said.err.startswith("DATA is taken for public")
+    assert said.err.splitlines()[0].startswith("DATA is taken for public")
+    assert said.err.splitlines()[1] == power
     assert sorted(Path().rglob("*")) == before
 
 
