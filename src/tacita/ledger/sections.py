@@ -20,13 +20,7 @@ CHOSEN = "chosen_among"  # a further field: the number of runs of which somebody
 ABOUT, RUN, ROWS, COLUMNS = "about", "run", "rows", "columns"
 LEAVES, NOT_ANONYMISED, DATASET = "files_policy", "not_anonymised", "dataset"
 PUBLIC_LOSSES = "public_losses"  # pairs of queries made and the loss on public data; in the JSON, not in the text
-PLACED = (
-    HEADLINE,
-    LEAVES,
-    NOT_ANONYMISED,
-    COLUMNS,
-    PUBLIC_LOSSES,
-)  # further fields with a place of their own; of a RUN, also:
+PLACED = (HEADLINE, LEAVES, NOT_ANONYMISED, COLUMNS, PUBLIC_LOSSES)  # fields with a place of their own; of a run, too:
 OF_A_RUN = (RUN, ABOUT, ROWS, DATASET, "data_fingerprint", "model", "data_file", "base_model", "text_template")
 
 NEIGHBOURS: dict[NeighboringRelation, str] = {

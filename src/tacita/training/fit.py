@@ -273,10 +273,8 @@ def fit(
             own = average if is_sharded(model) else "last"
             return _followed(state_of(oracle_of(ledger=None, **reading), own), ranks, written)
         run = RunLifecycle.start(None if folder is None else RunFolder(folder), randomness)
-        with _paying(run, ledger, relation, chosen.filled("privacy_unit", unit, default_unit(units))) as (
-            paying,
-            begun,
-        ):
+        words = chosen.filled("privacy_unit", unit, default_unit(units))
+        with _paying(run, ledger, relation, words) as (paying, begun):
             paid: dict[str, Any] = {"ledger": paying, "randomness": run.randomness, **reading}
             kept, held_out = _parts(score, run, begun, data["dataset"])
             state = state_of(oracle_of(dataset=kept, session=begun, **paid), average)
