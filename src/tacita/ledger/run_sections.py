@@ -43,8 +43,8 @@ def _run(fields: Fields) -> Iterator[Words]:
         versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
         yield row("Run", f"{run['id']}, stated on {run['date']} (UTC, by the machine's clock), with {versions}")
     yield row("Data", data_in_words(fields))
-    if "model" in fields:
-        yield row("Model", f"{model_in_words(fields)}.")
+    if model := model_in_words(fields):
+        yield row("Model", f"{model}.")
     yield from (row(title, about[name]) for name, title in GIVEN.items() if name in about)
     named = isinstance(dataset, Mapping)
     missing = ["name of the data set"] * (not named) + [one.lower() for name, one in GIVEN.items() if name not in about]
@@ -68,8 +68,8 @@ def data_in_words(fields: Fields) -> str:
     return f"{'; '.join(parts) or 'nothing was said'}."
 
 
-def model_in_words(fields: Fields) -> str:
-    """Name the model, and of a fine-tuning the base, its weights' hashes and the template of its texts.
+def model_in_words(fields: Fields) -> str | None:
+    """Name the model, and of a fine-tuning the base, its weights' hashes and the template; ``None`` if none is told.
 
     Example:
         >>> model_in_words({"model": "linear"})
@@ -78,11 +78,11 @@ def model_in_words(fields: Fields) -> str:
         >>> model_in_words({"model": "all weights", "base_model": base, "text_template": "none"})
         'all weights; base gpt2 (SHA-256 of model.safetensors: ab12); template of conversations: none'
     """
-    words, base = str(fields["model"]), fields.get("base_model")
-    if isinstance(base, Mapping):
-        hashes = "; ".join(f"SHA-256 of {name}: {digest}" for name, digest in base["sha256"].items())
-        words += f"; base {base['name']} ({hashes}); template of conversations: {fields.get('text_template')}"
-    return words
+    words, base = fields.get("model"), fields.get("base_model")
+    if not isinstance(base, Mapping):
+        return words
+    hashes = "; ".join(f"SHA-256 of {name}: {digest}" for name, digest in base["sha256"].items())
+    return f"{words}; base {base['name']} ({hashes}); template of conversations: {fields.get('text_template')}"
 
 
 def _signature(fields: Fields) -> Iterator[Words]:

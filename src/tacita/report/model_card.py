@@ -43,7 +43,7 @@ def model_card(fields: Mapping[str, Any], weighed: Verdict, name: str, notes: It
     sections = {
         "Model details": _facts(
             {
-                "Model": model_in_words(fields) if "model" in fields else None,
+                "Model": model_in_words(fields),
                 "Predicts": f"{in_words(fields['target'])} ({in_words(fields['task'])})" if "task" in fields else None,
                 "Run": f"{run.get('id', NOT_GIVEN)}, {run.get('date', NOT_GIVEN)}",
                 "Versions": run.get("versions"),

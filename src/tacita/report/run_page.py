@@ -99,7 +99,7 @@ def _first(run: RunNumbers) -> str:
         "Score": _score(run),
         "Edited": fields.get("headline") if "edits" in fields else None,
         "Clients" if run.clients else "Rows": None if fields.get("rows") is None else rows_in_words(fields["rows"]),
-        "Model": model_in_words(fields) if "model" in fields else None,
+        "Model": model_in_words(fields),
         "Data set": dataset.get("name"),
         "File of the data": fields.get("data_file"),
         "Fingerprint of the data (keyed)": fields.get("data_fingerprint"),
