@@ -49,9 +49,18 @@ def settings(epsilon, **changes):
     return FinetuneSettings(epsilon=epsilon, output="nowhere", **{**given, **changes})
 
 
+def check_power(said, audit):
+    """What was said beforehand is what the audit then came to."""
+    numbers = audit.bound.largest, audit.strict.largest, audit.strict.delta, audit.strict_claim
+    for number, form in zip(numbers, (".2f", ".2f", ".1g", ".2f"), strict=True):
+        assert f" {number:{form}}" in said
+    assert audit.powerless == ("cannot" in said)
+
+
 @pytest.mark.parametrize("unit_field", [None, "who"])
 def test_a_model_that_is_hardly_private_has_learnt_the_codes_that_were_in_and_no_others(files, unit_field, tmp_path):
-    found = audit_texts(files, settings(1e5, unit_field=unit_field), 60)
+    said = []
+    found = audit_texts(files, settings(1e5, unit_field=unit_field), 60, say=said.append)
     inside, outside = found.exposure
     assert np.median(inside) == np.log2(RANKS)
     assert np.median(outside) < 3
@@ -59,6 +68,8 @@ def test_a_model_that_is_hardly_private_has_learnt_the_codes_that_were_in_and_no
     assert found.audit.verdict == "consistent"  # with the epsilon that it has
     assert "exposure:     median 7.00 bits of codes that were in" in found.text
     assert [path.name for path in tmp_path.iterdir()] == ["public.jsonl"]
+    check_power(*said, found.audit)
+    assert "So it cannot refute the claim" in said[0]
 
 
 def test_a_private_model_has_not(files):
@@ -74,7 +85,11 @@ def test_noise_that_is_left_out_is_refuted(files, monkeypatch):
         return {name: torch.zeros_like(value) for name, value in like.items()}
 
     monkeypatch.setattr(Noise, "__call__", nothing)
-    assert audit_texts(files, settings(0.5), 200).audit.verdict == "refuted"
+    said = []
+    found = audit_texts(files, settings(0.5), 200, say=said.append).audit
+    assert found.verdict == "refuted"
+    check_power(*said, found)
+    assert "So it can refute the claim" in said[0]
 
 
 def test_a_code_that_is_no_likelier_than_the_others_is_not_exposed(files):
@@ -87,23 +102,10 @@ def test_too_few_canaries(files):
         audit_texts(files, settings(1.0), 10)
 
 
-@pytest.mark.parametrize(("epsilon", "words"), [(0.5, "So it can refute"), (1e5, "So it cannot refute")])
-def test_what_an_audit_can_show_is_said_before_anything_is_read(files, epsilon, words):
-    own, said = settings(epsilon), []
-
-    class Stopped(Exception):
-        pass
-
+def test_what_an_audit_can_show_is_said_before_anything_is_read(files):
     def stop(text):
-        said.append(text)
-        raise Stopped
+        assert text == power_in_words(Prepared.of(files, settings(1.0)), 60)
+        raise InterruptedError
 
-    with pytest.raises(Stopped):
-        audit_texts(replace(files, data=Path("nowhere")), own, 200, say=stop)
-    found = audit_texts(files, own, 200, say=said.append).audit
-    assert said[0] == said[1] == power_in_words(Prepared.of(files, own), 200)
-    numbers = found.bound.largest, found.strict.largest, found.strict.delta, found.strict_claim
-    for number, form in zip(numbers, (".2f", ".2f", ".1g", ".2f"), strict=True):
-        assert f" {number:{form}}" in said[0]
-    assert words in said[0]
-    assert found.powerless == ("cannot" in words)
+    with pytest.raises(InterruptedError):
+        audit_texts(replace(files, data=Path("nowhere")), settings(1.0), 60, say=stop)
