@@ -104,12 +104,21 @@ def test_the_step_size_rises_and_falls():
 def test_the_card_says_what_the_statement_says():
     fields = {"verdict": "private", "epsilon": 7.25, "delta": 1e-6, "privacy_unit": "one letter"}
     fields |= {"neighboring_relation": "add_or_remove_one", "caveats": ["A caveat."], "about": {"purpose": "letters"}}
-    fields |= {"ledger_verified": True, "secure_randomness": True, "sessions": [{}]}
+    fields |= {
+        "ledger_verified": True,
+        "secure_randomness": True,
+        "sessions": [{}],
+        "dataset": {"name": "letters.jsonl", "other_runs": 0},
+    }
+    base = {"name": "gpt2", "sha256": {"model.safetensors": "ab12"}}
+    fields |= {"model": "all weights", "base_model": base, "text_template": "none"}
     words = card(fields, FinetuneSettings(**GIVEN), "gpt2")
     for part in (
         "**private**: epsilon at most 7.25",
         "1e-06, add_or_remove_one, one letter",
         "* A caveat.",
+        "* Model: all weights; base gpt2 (SHA-256 of model.safetensors: ab12); template of conversations: none.",
+        "* Data: letters.jsonl (the name that was given, or the file's).",
         "* Purpose: letters",
         "base_model: gpt2",
     ):

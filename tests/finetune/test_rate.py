@@ -1,24 +1,16 @@
 """How often a record is drawn is public: declared by a number of records or by a rate, and never read from the file."""
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
 
-from tacita.finetune import EncodedTexts, TokenEncoder
+from tacita.finetune import EncodedTexts
 from tacita.finetune.looking import plan_in_words
 from tacita.finetune.records import read_line
-from tacita.finetune.settings import FinetuneSettings
-from tacita.finetune.text_run import Prepared, fitted
+from tacita.finetune.text_run import fitted
 from tacita.random import Randomness
-from tests.finetune.toy import Model, Tokenizer
-
-
-def prepared(**changes):
-    given = {"epsilon": 8.0, "delta": 1e-5, "train": "full", "epochs": 1.0, "holdout": 0.0, "output": "nowhere"}
-    encoder = TokenEncoder(tokenizer=Tokenizer(), max_tokens=8)
-    return Prepared(FinetuneSettings(**{**given, **changes}), encoder, Model(), Path("m"))
+from tests.finetune.toy import Model, prepared
 
 
 def trained(folder, lines=40, **changes):

@@ -1,5 +1,6 @@
 """From a model's folder and a file of texts to a sealed adapter that plain PEFT loads; killed, resumed, tampered."""
 
+import html
 import json
 import math
 import os
@@ -21,10 +22,17 @@ from tacita.finetune.losses import scored_losses
 from tacita.finetune.records import read_line
 from tacita.finetune.settings import Files, FinetuneSettings, RecordSettings
 from tacita.finetune.text_run import Prepared, finetune
+from tacita.ledger.sections import APPENDIX
+from tacita.ledger.statement_schema import check_statement
 from tacita.ledger.verdict import verdict
 from tacita.random import Randomness
+from tacita.report.model_card import model_card
+from tacita.report.run_numbers import RunNumbers
+from tacita.report.run_page import report_page
 from tacita.runs.checkpoint import load as checkpoint
 from tacita.runs.folder import RunFolder
+from tacita.runs.run_facts import data_fingerprint
+from tacita.runs.sealed_run import file_sha256
 from tacita.tables import check_run
 from tacita.training.held_out_loss import HeldOutScore
 
@@ -161,6 +169,51 @@ def test_every_file_of_the_adapter_is_under_the_seal(place):
             generation.load("a")
         path.write_bytes(before)
     assert not check_run("a").faults
+
+
+def test_who_signs_reads_which_data_and_which_base(place, monkeypatch):
+    Path("data.key").write_bytes(bytes(range(32)))
+    given = {"dataset_name": "ward letters", "fingerprint_key": "data.key"}
+
+    def killed(self):
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HeldOutScore, "fields", killed)
+        with pytest.raises(KilledError):
+            run("a", **given)
+    assert len(Path("tacita-runs.jsonl").read_text().splitlines()) == 1  # before it is finished
+    found = run("a", **given)
+    fields, digest = found.fields, file_sha256(Path("m/model.safetensors"))
+    check_statement(fields)
+    assert fields["data_fingerprint"] == data_fingerprint("data.key", fields["run"]["id"], "d.jsonl")
+    assert fields["base_model"] == {"name": "m", "sha256": {"model.safetensors": digest}}
+    page, _, _ = found.statement.partition(APPENDIX)
+    card, report = Path("a/adapter/README.md").read_text(), report_page([RunNumbers.of("a")])
+    model = model_card(fields, verdict(fields), "a").replace("\\", "")
+    weights = sum(p.numel() for name, p in generation.load("a")[0].named_parameters() if ".lora_" in name)
+    assert len(page) < len(found.statement)
+    for view in (" ".join(page.split()), card, report, model):
+        for part in ("d.jsonl", "ward letters", fields["data_fingerprint"], digest):
+            assert part in view
+        assert f"LoRA adapter (rank 2, scale 4, all-linear), {weights:,} weights; base m (" in view
+        assert "template of conversations: the tokenizer's own" in html.unescape(view)
+    assert fields["dataset"]["other_runs"] == 0
+    other = run("b", seed=6, **given).fields
+    assert other["data_fingerprint"] == data_fingerprint("data.key", other["run"]["id"], "d.jsonl")
+    assert other["dataset"]["other_runs"] == 1
+    assert not check_run("a").faults
+    assert any("1 other run is recorded on the data set" in note for note in check_run("a").notes)
+    stated = Path("a/statement.json").read_text()
+    Path("a/statement.json").write_text(stated.replace('"d.jsonl"', '"e.jsonl"'))
+    assert check_run("a").faults
+
+
+def test_a_key_that_is_too_short_is_refused_before_anything_is_spent(place):
+    Path("data.key").write_bytes(b"short")
+    with pytest.raises(ValueError, match="fingerprint_key must be a file of 32 random bytes"):
+        run("a", fingerprint_key="data.key")
+    assert not Path("a").exists()
 
 
 def test_another_base_is_refused(place):
@@ -341,12 +394,16 @@ def test_embeddings_and_heads_are_no_part_of_an_adapter(place):
 
 def test_an_audit_of_the_same_settings_prints_its_verdict_and_keeps_nothing(place, capsys):
     before = sorted(Path().rglob("*"))
+    assert command("a", "--audit", "60", "--dry-run") == 0
+    power = capsys.readouterr().out.splitlines()[-1]
+    assert power.startswith("power: if all guesses about 60 canaries are right")
     code = command("a", "--audit", "60")
     said = capsys.readouterr()
     assert code == 0
     assert said.out.startswith("AUDIT IN ONE RUN: CONSISTENT")
     assert "exposure:" in said.out
-    assert said.err.startswith("DATA is taken for public")
+    assert said.err.splitlines()[0].startswith("DATA is taken for public")
+    assert said.err.splitlines()[1] == power
     assert sorted(Path().rglob("*")) == before
 
 

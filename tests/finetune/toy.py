@@ -2,9 +2,14 @@
 
 import re
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 
 import torch
+
+from tacita.finetune import TokenEncoder
+from tacita.finetune.settings import FinetuneSettings
+from tacita.finetune.text_run import Prepared
 
 MARKS = {"<|end|>": 0, "<|user|>": 1, "<|assistant|>": 2}
 FIRST = len(MARKS)  # the token of byte 0
@@ -58,3 +63,10 @@ class Model(torch.nn.Module):
     def forward(self, input_ids, attention_mask, use_cache):
         seen = (self.table[input_ids] * attention_mask[..., None]).cumsum(1)
         return SimpleNamespace(logits=torch.tanh(seen) @ self.head)
+
+
+def prepared(base="m", **changes):
+    """A run on the toys, before any record is read."""
+    given = {"epsilon": 8.0, "delta": 1e-5, "train": "full", "epochs": 1.0, "holdout": 0.0, "output": "nowhere"}
+    encoder = TokenEncoder(tokenizer=Tokenizer(), max_tokens=8)
+    return Prepared(FinetuneSettings(**{**given, **changes}), encoder, Model(), Path(base))

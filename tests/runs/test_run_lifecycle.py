@@ -8,6 +8,7 @@ import torch
 import tacita
 from tacita.accounting import FullBatchLaw, GaussianSumEvent
 from tacita.runs.folder import RunFolder
+from tacita.runs.run_facts import run_id
 from tacita.runs.run_lifecycle import RunLifecycle
 from tacita.runs.sealed_run import MODEL, publish
 
@@ -52,6 +53,13 @@ def test_a_run_is_new_then_unfinished_then_sealed_then_gone(tmp_path):
     assert not (tmp_path / "run" / "private").exists()
     with pytest.raises(tacita.ResumeError, match=r"a new or an empty folder.* not empty: it holds a finished run"):
         start(tmp_path / "run")
+
+
+def test_every_process_of_a_run_has_the_same_name_for_it(tmp_path):
+    name = run_id(RunLifecycle.start(RunFolder(tmp_path / "run")).randomness)
+    other = RunLifecycle.start(RunFolder(tmp_path / "run")).randomness
+    other.ratchet()
+    assert run_id(other) == name
 
 
 def test_the_settings_are_compared_while_the_folder_is_locked(tmp_path):

@@ -237,7 +237,6 @@ def test_resumed_equals_uninterrupted_bit_for_bit(monkeypatch, tmp_path, optimiz
         dict(target_epsilon=3.0),
         dict(max_grad_norm=0.5),
         dict(epochs=5),
-        dict(max_physical_batch_size=8),
         dict(neighboring_relation="zero_out_one"),
         dict(privacy_unit="one row = one visit"),
     ],
@@ -357,12 +356,15 @@ def test_a_run_that_was_sealed_and_not_tidied_says_the_same_again(tmp_path, monk
     """The process was killed after the seal: the next call has the statement, the public losses and the model."""
     public = problem(seed=1)[2]
     settings = {**SETTINGS, "folder": tmp_path / "run", "public_data": public, "about": {"contact": "a@example.org"}}
+    settings["fields"] = lambda: {"model": "a line", "text_template": "none"}
     with monkeypatch.context() as patched:
         patched.setattr("tacita.runs.run_lifecycle.RunLifecycle.finish", lambda self: None)
         first = tacita.fit(*problem(), **settings)
     again = tacita.fit(*problem(), **settings)
     assert again.statement.text == first.statement.text == (tmp_path / "run" / "statement.txt").read_text()
     assert again.public_losses == first.public_losses
+    assert "Model: a line." in " ".join(again.statement.text.split())
+    assert again.statement.to_json()["text_template"] == "none"
     assert again.statement.to_json()["public_losses"] == [list(pair) for pair in first.public_losses]
     assert torch.equal(again.model.weight, first.model.weight)
     assert check_run(tmp_path / "run").faults == ()

@@ -45,7 +45,7 @@ def finetune(
         audit: In place of the run, audit its settings with so many canaries (200, say) put into DATA, which you declare
             public here: a lower bound of epsilon, and what a model learns of secrets. Exit code 1 if refuted.
     """
-    from tacita.finetune.text_audit import audit_texts
+    from tacita.finetune.text_audit import audit_texts, power_in_words
     from tacita.finetune.text_run import Prepared
     from tacita.finetune.text_run import finetune as run_it
     from tacita.ledger.verdict import verdict
@@ -54,11 +54,12 @@ def finetune(
     if dry_run:
         from tacita.finetune.looking import plan_in_words
 
-        print(plan_in_words(Prepared.of(files, settings)), end="")
+        prepared = Prepared.of(files, settings)
+        print(plan_in_words(prepared) + (power_in_words(prepared, audit) if audit else ""), end="")
         return 0
     if audit:
         print("DATA is taken for public: the model is thrown away, and nothing is kept.", file=sys.stderr)
-        found = audit_texts(files, settings, audit, progress=not quiet)
+        found = audit_texts(files, settings, audit, say=sys.stderr.write, progress=not quiet)
         print(found.text, end="")
         return int(found.audit.verdict == "refuted")
     files.check(settings)

@@ -189,8 +189,10 @@ def _summary(run: "RunOverview", checked: "Checked") -> dict[str, str]:
 
 def _model_in_words(fields: dict[str, Any]) -> str:
     """Return the model and what it predicts, which a run of ``fit`` does not say."""
+    from tacita.ledger.run_sections import model_in_words
+
     task = f"{fields['task']} of {fields['target']}" if "task" in fields and "target" in fields else ""
-    return ", ".join(filter(None, [str(fields.get("model", "")), task])) or "not said"
+    return ", ".join(filter(None, [model_in_words(fields), task])) or "not said"
 
 
 def _part(fields: dict[str, Any], name: str, part: str) -> Any:

@@ -98,7 +98,7 @@ def _with_adapter(model: Any, settings: FinetuneSettings) -> nn.Module:
     config = peft.LoraConfig(
         task_type="CAUSAL_LM",
         r=settings.rank,
-        lora_alpha=2 * settings.rank if settings.alpha is None else settings.alpha,
+        lora_alpha=settings.scale,
         target_modules=settings.targets if settings.targets == "all-linear" else settings.targets.split(","),
         lora_dropout=settings.dropout,
     )

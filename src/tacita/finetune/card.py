@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tacita.finetune.settings import FinetuneSettings
-from tacita.ledger.run_sections import guarantee_in_words, score_in_full
+from tacita.ledger.run_sections import data_in_words, guarantee_in_words, model_in_words, score_in_full
 from tacita.ledger.verdict import verdict
 
 SCORED = "loss in nats a token"
@@ -29,8 +29,10 @@ def card(fields: Mapping[str, Any], settings: FinetuneSettings, base: str) -> st
         *([f"**{headline}**", ""] if headline else []),
         f"**{weighed.in_words()}**: {guarantee_in_words(fields, weighed)}.",
         "",
-        f"* Trained: {settings.train}, {settings.epochs:g} expected passes, clipping threshold "
-        f"{settings.max_grad_norm:g}, {settings.max_tokens} tokens a record.",
+        f"* Model: {model_in_words(fields)}.",
+        f"* Data: {data_in_words(fields)}",
+        f"* Trained: {settings.epochs:g} expected passes, clipping threshold {settings.max_grad_norm:g}, "
+        f"{settings.max_tokens} tokens a record.",
         *(f"* {str(name).capitalize().replace('_', ' ')}: {value}" for name, value in dict(said or {}).items()),
         f"* Score: {'none was bought.' if score is None else score_in_full(score)}{_perplexity(score)}",
         "",

@@ -85,11 +85,9 @@ def plan_in_words(prepared: Prepared) -> str:
         raise ValueError(
             "the plan needs rows, a public guess, for its tokens and its time: give --rows, beside --rate if you like."
         )
-    batch = prepared.batch or max(min(n, 256), n // 50)
-    sampler = PoissonSampler(expected_batch_size=batch, num_records=n)
-    steps = sampler.queries_for(settings.epochs)
+    sampler, steps, event = planned(prepared, n)
+    batch, (noise,) = sampler.expected_batch_size, event.noise_std
     weights = sum(p.numel() for p in trainable(prepared.model).values())
-    noise = noise_multiplier(settings.epsilon, settings.delta, sampler, steps)
     ratio = batch / (noise * sqrt(weights))
     seconds = _seconds(prepared)
     sequences = batch * prepared.sequences
@@ -107,14 +105,17 @@ def plan_in_words(prepared: Prepared) -> str:
     return "\n".join(words) + "\n"
 
 
-def noise_multiplier(epsilon: float, delta: float, sampler: PoissonSampler, steps: int) -> float:
-    """Return the noise over the threshold that the run will have."""
+def planned(prepared: Prepared, n: int) -> tuple[PoissonSampler, int, GaussianSumEvent]:
+    """Return how ``n`` records will be drawn, in how many steps, and the event of a step at threshold 1."""
+    settings = prepared.settings
+    sampler = PoissonSampler(expected_batch_size=prepared.batch or max(min(n, 256), n // 50), num_records=n)
+    steps = sampler.queries_for(settings.epochs)
 
     def event(multiplier: float) -> GaussianSumEvent:
         law = PoissonLaw(sampler.sample_rate)
         return GaussianSumEvent(relation=RELATION, sampling=law, max_contribution=(1.0,), noise_std=(multiplier,))
 
-    return calibrate(event, RELATION, epsilon, delta, queries=steps)
+    return sampler, steps, event(calibrate(event, RELATION, settings.epsilon, settings.delta, queries=steps))
 
 
 def _seconds(prepared: Prepared) -> float:

@@ -9,12 +9,19 @@ from cyclopts import Parameter
 
 from tacita import _validate
 from tacita._whole_numbers import WHOLE
-from tacita.tables.settings import check_delta, toml_value
+from tacita.tables.settings import check_delta, name_of_data, toml_value
 
 CONFIG = "config.toml"
 LR = {"lora": 2e-3, "full": 5e-4}  # docs/defaults.md
 RATE = 1 / 50  # of the records, in a step, where their number is not declared
 DIVISOR = 256  # of the noisy sum, where their number is not declared: Adam does not see it
+
+CHECKS = {
+    _validate.positive: ("epsilon", "epochs", "max_grad_norm", "lr", "alpha"),
+    _validate.delta: ("delta",),
+    _validate.count: ("rank", "physical_batch", "rows", "rows_per_query", "patience"),
+    name_of_data: ("dataset_name",),
+}
 
 PRIVACY = Parameter(group="The guarantee", negative=())
 TEXTS = Parameter(group="The texts", negative=())
@@ -75,6 +82,10 @@ class FinetuneSettings(RecordSettings):
         holdout: Share of the records (persons) held out by coin, on which the score is bought; 0 buys none.
         public_validation: A file of the same form that you declare public: its loss is shown along the way.
         patience: Stop when that loss has not improved so many times in a row.
+        dataset_name: Public name of the data, by default that of the file. Runs under one name are listed beside their
+            folders, and statements say how many there are and what they guarantee together.
+        fingerprint_key: File of a secret key, 32 random bytes or more: the statement then has a fingerprint of the
+            data that only holders of the key can compare with a file.
         output: Folder of the run, new or empty; not needed with --dry-run or --audit.
         seed: Derive all coins and noise from this number, to repeat a demonstration. NOT PRIVATE.
     """
@@ -101,23 +112,19 @@ class FinetuneSettings(RecordSettings):
     holdout: Annotated[float, TRAINING] = 0.05
     public_validation: Annotated[str | None, TRAINING] = None
     patience: Annotated[int | None, TRAINING, WHOLE] = None
+    dataset_name: Annotated[str | None, RUN] = None
+    fingerprint_key: Annotated[str | None, RUN] = None
     output: Annotated[str | None, RUN] = None
     seed: Annotated[int | None, RUN, WHOLE] = None
 
+    neighboring_relation, non_private_holdout = "add_or_remove_one", False  # as settings of a table say it
+
     def __post_init__(self) -> None:
-        _validate.positive("epsilon", self.epsilon)
-        _validate.delta("delta", self.delta)
         super().__post_init__()
-        for name in ("rank", "physical_batch"):
-            _validate.count(name, getattr(self, name))
-        for name in ("rows", "rows_per_query", "patience"):
-            if getattr(self, name) is not None:
-                _validate.count(name, getattr(self, name))
-        _validate.positive("epochs", self.epochs)
-        _validate.positive("max_grad_norm", self.max_grad_norm)
-        for name in ("lr", "alpha"):
-            if getattr(self, name) is not None:
-                _validate.positive(name, getattr(self, name))
+        for check, names in CHECKS.items():
+            for name in names:
+                if getattr(self, name) is not None:
+                    check(name, getattr(self, name))
         if self.rate is not None and not 0 < self.rate <= 1:
             raise ValueError(f"rate must be in (0, 1], got {self.rate!r}.")
         if self.rate is not None and self.batch is not None:
@@ -147,6 +154,11 @@ class FinetuneSettings(RecordSettings):
     def step_size(self) -> float:
         """The step size: as given, or by the public rule."""
         return LR[self.train] if self.lr is None else self.lr
+
+    @property
+    def scale(self) -> float:
+        """The scale of the adapter: as given, or by the public rule."""
+        return 2 * self.rank if self.alpha is None else self.alpha
 
     def to_toml(self, **more: Mapping[str, str]) -> str:
         """Return the file ``config.toml`` of a run, with more tables by name; its folder may be moved."""

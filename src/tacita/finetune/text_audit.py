@@ -4,28 +4,34 @@ A canary is a made-up pair, "The code of customer 17 is" and six random digits, 
 The model is thrown away. Secrets of this form: Carlini et al. (2019), https://arxiv.org/abs/1802.08232, section 4.
 """
 
+import math
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
+from tacita.accounting import Spend, epsilon
 from tacita.finetune.encoding import EncodedTexts
+from tacita.finetune.looking import planned
 from tacita.finetune.losses import sequence_losses
 from tacita.finetune.records import Line, TextRecord, Turn
 from tacita.finetune.settings import Files, FinetuneSettings
 from tacita.finetune.text_run import Prepared, encoded, fitted
 from tacita.gradients.probe import evaluating
 from tacita.random import Randomness
-from tacita.testing.one_run import OneRunAudit
+from tacita.testing.one_run import OneRunAudit, one_run_bound
+from tacita.testing.one_run.bound import FALSE_ALARM, strict_delta
 from tacita.testing.one_run.canaries import fair_coins
 from tacita.testing.one_run.training import check_numbers, judged
 
 CONFIDENCE = 0.95
 CODES = 10**6
 RANKED, RANKS = 50, 128  # canaries whose exposure is measured, at most; codes among which each one's own is ranked
+COST = "none, if the data are public as declared; else"
 WORDS = "made-up codes among the texts, loss of the final model less that of the base (black box)"
 
 
@@ -51,7 +57,37 @@ class TextAudit:
         )
 
 
-def audit_texts(files: Files, settings: FinetuneSettings, canaries: int, *, progress: bool = False) -> TextAudit:
+def power_in_words(prepared: Prepared, canaries: int) -> str:
+    """Return what so many canaries can show at best; no record is read for it, and nothing is spent.
+
+    Raises:
+        ValueError: There are too few canaries.
+    """
+    delta = prepared.settings.delta
+    check_numbers(canaries, delta=delta, confidence=CONFIDENCE, guesses=None)
+    small, right = strict_delta(canaries, delta), np.arange(canaries) % 2 == 0
+    shown = one_run_bound(right, right, delta=delta, confidence=CONFIDENCE).largest
+    most = one_run_bound(right, right, delta=small, confidence=1 - FALSE_ALARM).largest
+    _, steps, event = planned(prepared, prepared.settings.number)
+    claim = epsilon([Spend(event, steps)], small).epsilon
+    words = (
+        f"power: if all guesses about {canaries} canaries are right, the audit shows an epsilon of {shown:.2f}; at "
+        f"delta {small:.1g}, that of its verdict, one of {most:.2f} where {claim:.2f} is claimed. "
+    )
+    if most > claim:
+        return f"{words}So it can refute the claim.\n"
+    needed = f"that takes more than 16 e^epsilon = {16 * math.exp(min(claim, 700.0)):.1g} canaries"
+    return f"{words}So it cannot refute the claim, whatever the model learns: {needed}.\n"
+
+
+def audit_texts(
+    files: Files,
+    settings: FinetuneSettings,
+    canaries: int,
+    *,
+    say: Callable[[str], Any] = lambda words: None,
+    progress: bool = False,
+) -> TextAudit:
     r"""Fine-tune once with canaries among the texts of ``files.data``, which you declare public; keep nothing.
 
     The lower bound of epsilon is that of :func:`tacita.testing.audit_one_run`, with its guarantee, from the final
@@ -63,13 +99,14 @@ def audit_texts(files: Files, settings: FinetuneSettings, canaries: int, *, prog
             but in no ledger that is kept: that is why they must be public.
         settings: Those of the run; ``rows`` or ``rate`` too. Nothing is written to ``output``.
         canaries: Number of canaries, at least 50. About half of them are put among the texts.
+        say: Called before anything is read, with what so many canaries can show at best.
         progress: Show progress on standard error.
 
     Raises:
         ValueError: As :func:`tacita.finetune.finetune`; or there are too few canaries.
     """
-    check_numbers(canaries, delta=settings.delta, confidence=CONFIDENCE, guesses=None)
     prepared = Prepared.of(files, settings)
+    say(power_in_words(prepared, canaries))
     coins = Randomness.system() if settings.seed is None else Randomness.insecure(settings.seed)
     included = fair_coins(canaries, coins)
     words = coins.session_key("canaries").stream("codes")
@@ -87,7 +124,7 @@ def audit_texts(files: Files, settings: FinetuneSettings, canaries: int, *, prog
     )  # fmt: skip
     ranked = [np.flatnonzero(side)[: RANKED // 2] for side in (included, ~included)]
     inside, outside = (np.array([_exposure(prepared, number, codes[number]) for number in side]) for side in ranked)
-    return TextAudit(audit=audit, exposure=(inside, outside))
+    return TextAudit(audit=replace(audit, cost=COST), exposure=(inside, outside))
 
 
 def _record(number: int, code: int) -> TextRecord:

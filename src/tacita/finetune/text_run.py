@@ -5,6 +5,7 @@ import math
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,15 @@ from tacita.finetune.encoding import EncodedTexts, TokenEncoder
 from tacita.finetune.losses import scored_losses, sequence_losses
 from tacita.finetune.records import read_records
 from tacita.finetune.settings import CONFIG, RATE, Files, FinetuneSettings, RecordSettings
+from tacita.oracles import trainable
 from tacita.random import Randomness
 from tacita.runs.folder import RunFolder
+from tacita.runs.run_facts import data_fingerprint, fingerprint_secret, run_id
 from tacita.runs.run_lifecycle import RunLifecycle
 from tacita.runs.sealed_run import STATEMENT, TEXT
+from tacita.tables.run_list import record, recorded
 from tacita.tables.source import private_rows
-from tacita.training.chosen_settings import ChosenSettings, chosen_rows_per_query
+from tacita.training.chosen_settings import ChosenSettings, chosen_rows_per_query, default_unit
 from tacita.training.finished_run import Run
 from tacita.training.fit import fit
 from tacita.training.held_out_loss import HeldOutLoss
@@ -62,8 +66,11 @@ class Prepared:
             ValueError: One of them cannot be trained; the message says why.
         """
         files.check(settings)
+        if settings.fingerprint_key is not None:
+            fingerprint_secret(settings.fingerprint_key)  # before anything is spent
         encoder = encoder_of(files.model, settings)
-        settings = replace(settings, max_tokens=encoder.max_tokens)
+        name = settings.dataset_name or files.data.name
+        settings = replace(settings, max_tokens=encoder.max_tokens, dataset_name=name)
         if settings.rows is None and settings.rate is None:
             settings = replace(settings, rate=RATE)
         model: Any = base_model.open_model(files.model, settings)
@@ -113,6 +120,26 @@ class Prepared:
         """The base as the user typed it, without the folders of this machine."""
         return self.base.name if self.base.is_absolute() else str(self.base)
 
+    @cached_property
+    def base_sha256(self) -> dict[str, str]:
+        """The SHA-256 of each file of the base, by name."""
+        return base_model.hashes(self.base)
+
+    def stated(self, data: Path, randomness: Randomness) -> dict[str, Any]:
+        """Return what the statement says of data, base and training."""
+        own, weights = self.settings, sum(p.numel() for p in trainable(self.model).values())
+        adapter = f"LoRA adapter (rank {own.rank}, scale {own.scale:g}, {own.targets}), {weights:,} weights"
+        template = "the tokenizer's own" if own.template is None else Path(own.template).name
+        digests = {name: digest for name, digest in self.base_sha256.items() if name.endswith(".safetensors")}
+        found: dict[str, Any] = {
+            "model": adapter if own.train == "lora" else f"all {weights:,} weights, trained",
+            "base_model": {"name": self.base_name, "sha256": digests},
+            "text_template": template if own.messages else "none, and records with messages contribute nothing",
+        }
+        if own.fingerprint_key is not None:
+            found["data_fingerprint"] = data_fingerprint(own.fingerprint_key, run_id(randomness), data)
+        return found
+
     def export(self, run: Run, folder: Path) -> None:
         """Write adapter or model, tokenizer, card and settings."""
         name = "adapter" if self.settings.train == "lora" else "model"
@@ -127,7 +154,7 @@ class Prepared:
     def config(self) -> str:
         """Return the file ``config.toml`` of the run, with the digests of its base."""
         about = {"name": self.base_name, "lora_seed": str(base_model.LORA_SEED)}
-        return self.settings.to_toml(base=about, base_sha256=base_model.hashes(self.base))
+        return self.settings.to_toml(base=about, base_sha256=self.base_sha256)
 
     def held_to(self, before: Path) -> None:
         """Refuse other settings, or another base, than those of the file that the run wrote when it began.
@@ -180,14 +207,17 @@ def finetune(
     make_folder(beside)
     rows, units = encoded(prepared.encoder, files.data, beside, own.unit_field)
     public = None if own.public_validation is None else _public(prepared.encoder, own.public_validation, beside)
-    RunLifecycle.start(folder, randomness, argument="output", check=lambda _: prepared.held_to(begun))
+    run = RunLifecycle.start(folder, randomness, argument="output", check=lambda _: prepared.held_to(begun))
     if not begun.exists():
         replace_durably(begun, prepared.config().encode(), mode=0o600)
+    record(own, run.randomness, own.privacy_unit or default_unit(own.unit_field))
+    said = prepared.stated(files.data, run.randomness)
     fitted(
         prepared,
         rows,
         units,
         randomness,
+        fields=lambda: {**said, "dataset": recorded(own, run.randomness)},
         about=files.about,
         folder=settings.output,
         public_data=public,

@@ -43,7 +43,9 @@ def _run(fields: Fields) -> Iterator[Words]:
     if isinstance(run, Mapping):
         versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
         yield row("Run", f"{run['id']}, stated on {run['date']} (UTC, by the machine's clock), with {versions}")
-    yield row("Data", _data(fields))
+    yield row("Data", data_in_words(fields))
+    if model := model_in_words(fields):
+        yield row("Model", f"{model}.")
     yield from (row(title, about[name]) for name, title in GIVEN.items() if name in about)
     named = isinstance(dataset, Mapping)
     missing = ["name of the data set"] * (not named) + [one.lower() for name, one in GIVEN.items() if name not in about]
@@ -52,7 +54,7 @@ def _run(fields: Fields) -> Iterator[Words]:
     yield row("Other runs", other_runs_in_words(dataset) if named else UNLISTED)
 
 
-def _data(fields: Fields) -> str:
+def data_in_words(fields: Fields) -> str:
     """Name the data, and count its rows and columns."""
     parts: list[str] = []
     if isinstance(dataset := fields.get("dataset"), Mapping):
@@ -65,6 +67,23 @@ def _data(fields: Fields) -> str:
         counts = [f"{len(found)} {name.replace('_', ' ')}" for name, found in columns.items() if found]
         parts.append(f"columns: {', '.join(counts) or 'none'}")
     return f"{'; '.join(parts) or 'nothing was said'}."
+
+
+def model_in_words(fields: Fields) -> str | None:
+    """Name the model, and of a fine-tuning the base, its weights' hashes and the template; ``None`` if none is told.
+
+    Example:
+        >>> model_in_words({"model": "linear"})
+        'linear'
+        >>> base = {"name": "gpt2", "sha256": {"model.safetensors": "ab12"}}
+        >>> model_in_words({"model": "all weights", "base_model": base, "text_template": "none"})
+        'all weights; base gpt2 (SHA-256 of model.safetensors: ab12); template of conversations: none'
+    """
+    words, base = fields.get("model"), fields.get("base_model")
+    if not isinstance(base, Mapping):
+        return words
+    hashes = "; ".join(f"SHA-256 of {name}: {digest}" for name, digest in base["sha256"].items())
+    return f"{words}; base {base['name']} ({hashes}); template of conversations: {fields.get('text_template')}"
 
 
 def _signature(fields: Fields) -> Iterator[Words]:

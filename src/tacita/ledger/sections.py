@@ -20,8 +20,8 @@ CHOSEN = "chosen_among"  # a further field: the number of runs of which somebody
 ABOUT, RUN, ROWS, COLUMNS = "about", "run", "rows", "columns"
 LEAVES, NOT_ANONYMISED, DATASET = "files_policy", "not_anonymised", "dataset"
 PUBLIC_LOSSES = "public_losses"  # pairs of queries made and the loss on public data; in the JSON, not in the text
-PLACED = (HEADLINE, LEAVES, NOT_ANONYMISED, COLUMNS, PUBLIC_LOSSES)  # further fields with a place of their own
-OF_A_RUN = (RUN, ABOUT, ROWS, DATASET, "data_fingerprint")  # ... if there is a field ``run``
+PLACED = (HEADLINE, LEAVES, NOT_ANONYMISED, COLUMNS, PUBLIC_LOSSES)  # fields with a place of their own; of a run, too:
+OF_A_RUN = (RUN, ABOUT, ROWS, DATASET, "data_fingerprint", "model", "base_model", "text_template")
 
 NEIGHBOURS: dict[NeighboringRelation, str] = {
     "add_or_remove_one": "one unit is present in one of them and absent from the other. The number of units is "
@@ -39,7 +39,7 @@ METHODS = {  # in the name of an accountant -> what it stands for
 }
 
 ABOUT_VALUES = (  # a value that changes is a unit that goes and another that comes
-    " That is about whether. Which of two values the data of a unit have can be told as with 2 epsilon at a delta of "
+    " Not whether it is there, but which of two values its data have, can be told as with 2 epsilon at a delta of "
     "(1 + e^epsilon) delta."
 )
 

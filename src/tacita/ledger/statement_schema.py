@@ -69,6 +69,13 @@ class RunFields(Struct, kw_only=True):
     versions: dict[str, str]
 
 
+class BaseModelFields(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The model that a fine-tuning began with."""
+
+    name: Annotated[str, Meta(description="As it was given, without the folders of the machine.")]
+    sha256: Annotated[dict[str, Sha256], Meta(description="Of its files of weights, by name.")]
+
+
 class StatementFields(Struct, kw_only=True):
     """A privacy statement of tacita. Look at ``verdict`` and ``verdict_warnings`` before you read ``epsilon``."""
 
@@ -133,6 +140,8 @@ class StatementFields(Struct, kw_only=True):
     dataset: dict[str, Any] | UnsetType = UNSET
     data_fingerprint: Sha256 | UnsetType = UNSET
     model: str | UnsetType = UNSET
+    base_model: BaseModelFields | UnsetType = UNSET
+    text_template: str | UnsetType = UNSET
     task: str | UnsetType | None = UNSET
     target: str | UnsetType | None = UNSET
     rows: dict[str, Any] | UnsetType = UNSET

@@ -14,6 +14,7 @@ from tacita.ledger.run_sections import (
     OUTSIDE_OF_IT,
     epsilon_in_words,
     files_in_words,
+    model_in_words,
     other_runs_in_words,
     risk_in_words,
     rows_in_words,
@@ -46,8 +47,8 @@ def model_card(fields: Mapping[str, Any], weighed: Verdict, name: str, notes: It
     sections = {
         "Model details": _facts(
             {
-                "Model": fields.get("model"),
-                "Predicts": f"{in_words(fields.get('target'))} ({in_words(fields.get('task'))})",
+                "Model": model_in_words(fields),
+                "Predicts": f"{in_words(fields['target'])} ({in_words(fields['task'])})" if "task" in fields else None,
                 "Run": f"{run.get('id', NOT_GIVEN)}, {run.get('date', NOT_GIVEN)}",
                 "Versions": run.get("versions"),
                 GIVEN["responsible"]: about.get("responsible", NOT_GIVEN),
@@ -60,6 +61,7 @@ def model_card(fields: Mapping[str, Any], weighed: Verdict, name: str, notes: It
         "Training data": _facts(
             {
                 "Data set": dataset.get("name", NOT_GIVEN),
+                "Fingerprint (keyed)": fields.get("data_fingerprint"),
                 GIVEN["data_period"]: about.get("data_period", NOT_GIVEN),
                 "Rows": None if fields.get("rows") is None else rows_in_words(fields["rows"]),
                 **{kind.replace("_", " ").capitalize(): names_in_words(names) for kind, names in columns.items()},

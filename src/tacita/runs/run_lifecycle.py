@@ -19,6 +19,7 @@ from tacita.errors import ResumeError, TacitaError
 from tacita.ledger import Ledger
 from tacita.random import Randomness
 from tacita.runs.folder import RunFolder
+from tacita.runs.run_facts import run_id
 from tacita.runs.sealed_run import STATEMENT, SealedRun
 
 
@@ -105,6 +106,7 @@ class RunLifecycle:
             raise ResumeError(_not_empty(folder, argument, resumable=resumable))
         folder.create()
         if resumable:
+            run_id(chosen)  # before any ratchet, so that every process of the run has the same name for it
             chosen.save(folder.key)
         return cls(folder, chosen, argument=argument)
 

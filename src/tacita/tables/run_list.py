@@ -17,15 +17,14 @@ from tacita._files import BINARY, flush
 from tacita._lock import HeldLock
 from tacita.random import Randomness
 from tacita.runs.run_facts import run_id
-from tacita.tables.settings import TableSettings
 
 NAME = "tacita-runs.jsonl"
 LARGEST = 1e200  # epsilon or delta of a line: sums of these do not overflow
 _SAID = {"epsilon", "delta", "neighboring_relation", "privacy_unit", "secret_noise", "exact_score"}
 
 
-def record(settings: TableSettings, randomness: Randomness, privacy_unit: str) -> None:
-    """Add this run to the list, unless it is there already because it is resumed."""
+def record(settings: Any, randomness: Randomness, privacy_unit: str) -> None:
+    """Add a run with settings of a table or of a fine-tuning to the list, unless it is resumed and there already."""
     line = {
         "dataset_name": settings.dataset_name,
         "run": Path(settings.output).name,
@@ -51,7 +50,7 @@ def record(settings: TableSettings, randomness: Randomness, privacy_unit: str) -
             lock.release()
 
 
-def recorded(settings: TableSettings, randomness: Randomness) -> dict[str, Any]:
+def recorded(settings: Any, randomness: Randomness) -> dict[str, Any]:
     """Return what the statement says about the list."""
     found = {"name": settings.dataset_name, "id": run_id(randomness), "list": NAME}
     path = _path(settings)
@@ -116,7 +115,7 @@ def words(dataset: Mapping[str, Any], other_runs: int) -> str:
     )
 
 
-def _path(settings: TableSettings) -> Path:
+def _path(settings: Any) -> Path:
     return Path(settings.output).absolute().parent / NAME
 
 

@@ -51,7 +51,7 @@ def _model(name: str, value: str) -> None:
         raise ValueError(f"{name} must be linear, additive, mlp or package.module:callable, got {value!r}.{near}")
 
 
-def _name_of_data(name: str, value: str) -> None:
+def name_of_data(name: str, value: str) -> None:
     if not value.strip() or "\n" in value:
         raise ValueError(f"{name} must be one line of text, got {value!r}.")
 
@@ -207,7 +207,7 @@ class TableSettings:
     """Number of runs among which you choose this one by hand; the statement then says that the price of that choice is
     not in epsilon."""
 
-    dataset_name: Annotated[str | None, TUNING, _name_of_data] = None
+    dataset_name: Annotated[str | None, TUNING, name_of_data] = None
     """Public name of the data; by default that of the file. Runs under one name are listed beside their folders, and
     statements say how many there are and what they guarantee together."""
 

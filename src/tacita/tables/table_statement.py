@@ -41,6 +41,7 @@ EXTRAS = (
 NOISE_OF = "one count; its ratio to what a unit can add is that of the session"
 MOST_NAMED = 10  # columns that a line on the way names; the statement names all
 IF_ANY = ("selection", "chosen_among", "dataset", "about", "data_fingerprint", "public_losses", "headline")  # ... if so
+IF_ANY += ("base_model", "text_template")  # of a fine-tuning
 PRIVATE_RELEASES = (
     "the weights in model.safetensors",
     "what preprocessing.json says of the columns and the target (kinds, bounds, categories, classes, counts)",

@@ -64,6 +64,11 @@ def relation_and_unit(
     return ledger.neighboring_relation, ledger.privacy_unit
 
 
+def default_unit(units: object) -> str:
+    """Return the words for the privacy unit, with ``units``, whatever names them, or without."""
+    return "one record" if units is None else "one user: all rows with the same unit"
+
+
 def stated_delta(target_delta: float, oracle: GradientOracle) -> float:
     """Return the delta of the statement: the target, or for a session in a share one that covers every share."""
     if oracle.session.share is None:

@@ -21,7 +21,7 @@ from tacita.runs.run_lifecycle import RunLifecycle
 from tacita.runs.sealed_run import MODEL, STATEMENT, TEXT, publish
 
 Publish = Literal["all", "trainable", "exported"]
-RESTORED = ("about", "run", PUBLIC_LOSSES, "files", "holdout_score", "purchases", "headline")  # of a sealed statement
+RESTORED = ("holdout_score", "purchases")  # of a sealed statement, beside the fields that no ledger has
 _PIECE = 2**22  # bytes of a file in memory at once
 
 
@@ -143,7 +143,7 @@ def restored_run(
     if (expected := written.weights(state.model)) is None:
         run.finish()
         raise ResumeError("the run in folder is finished: load its model from the files that export wrote.")
-    standing = len(statement(ledger, delta).to_json()["caveats"])
+    standing = statement(ledger, delta).to_json()
     try:
         weights = safetensors.torch.load(sealed.read(MODEL))
         if weights.keys() != expected.keys():
@@ -152,8 +152,8 @@ def restored_run(
             raise ValueError
         if not state.sharded:  # else all ranks do it together
             state.model.load_state_dict(weights, strict=False)
-        stated, caveats = sealed.stated, sealed.stated["caveats"][standing:]
-        kept = {name: stated[name] for name in RESTORED if name in stated}
+        stated, caveats = sealed.stated, sealed.stated["caveats"][len(standing["caveats"]) :]
+        kept = {name: value for name, value in stated.items() if name in RESTORED or name not in standing}
         losses = tuple((int(made), float(loss)) for made, loss in kept.get(PUBLIC_LOSSES, ()))
     except TacitaError as error:
         raise ResumeError(f"the run that was finished here was changed since: {error}") from None

@@ -50,6 +50,7 @@ from tacita.training.chosen_settings import (
     chosen_rows_per_query,
     chosen_sampler,
     chosen_strategy,
+    default_unit,
     relation_and_unit,
     stated_delta,
 )
@@ -89,6 +90,7 @@ def fit(
     neighboring_relation: NeighboringRelation = "add_or_remove_one",
     privacy_unit: str | None = None,
     about: Mapping[str, str] | None = None,
+    fields: Callable[[], Mapping[str, Any]] | None = None,
     ledger: Ledger | None = None,
     share: Share | None = None,
     folder: str | Path | None = None,
@@ -154,6 +156,8 @@ def fit(
         privacy_unit: The caller's words for what is protected. ``None`` lets tacita write "one record".
         about: What the statement says as given, which nobody checks: any of ``responsible``, ``contact``,
             ``data_period``, ``purpose``, ``recipients`` and ``retention``, as in ``tacita train``.
+        fields: Called when the run is stated: further public fields of its statement, such as ``model``, by the names
+            of front ends in docs/statement.schema.json, which ``tacita statement`` verifies.
         ledger: Pays, in place of a ledger of the run's own, and sets relation and unit: for a training that follows
             other sessions on the same records. It goes without ``folder``, and the caller closes and seals it.
         share: The share of ``ledger`` to pay from, which was set aside before the first release
@@ -228,7 +232,6 @@ def fit(
         raise ValueError("rows_per_query needs units, the user of each row: without them a record is a row.")
     if units is not None and (views > 1 or augment is not None or isinstance(dataset, Records)):
         raise ValueError("units must go without views, augment and Records: a user's rows take the place of views.")
-    default_unit = "one record" if units is None else "one user: all rows with the same unit"
     watching = Watching(loss_fn, as_callbacks(callbacks), public_data, collate_fn, public_every, early_stop)
     chosen = ChosenSettings()
     if _validate.delta("target_delta", target_delta) >= _validate.LARGE_DELTA and not allow_large_delta:
@@ -270,7 +273,8 @@ def fit(
             own = average if is_sharded(model) else "last"
             return _followed(state_of(oracle_of(ledger=None, **reading), own), ranks, written)
         run = RunLifecycle.start(None if folder is None else RunFolder(folder), randomness)
-        with _paying(run, ledger, relation, chosen.filled("privacy_unit", unit, default_unit)) as (paying, begun):
+        words = chosen.filled("privacy_unit", unit, default_unit(units))
+        with _paying(run, ledger, relation, words) as (paying, begun):
             paid: dict[str, Any] = {"ledger": paying, "randomness": run.randomness, **reading}
             kept, held_out = _parts(score, run, begun, data["dataset"])
             state = state_of(oracle_of(dataset=kept, session=begun, **paid), average)
@@ -289,8 +293,9 @@ def fit(
                 )
             said = {"chosen_by_tacita": chosen.words} | ({"about": dict(about)} if about else {})
             finished = _finished(
-                run, state, watching, kept, written, bought=bought, delta=target_delta, said=said, bar=progress
-            )
+                run, state, watching, kept, written,
+                bought=bought, fields=fields, delta=target_delta, said=said, bar=progress,
+            )  # fmt: skip
     run.finish()
     return finished
 
@@ -423,6 +428,7 @@ def _finished(
     written: Published,
     *,
     bought: HeldOutScore | None,
+    fields: Callable[[], Mapping[str, Any]] | None,
     delta: float,
     said: Mapping[str, Any],
     bar: bool,
@@ -439,7 +445,7 @@ def _finished(
         progress = Progress(oracle.ledger, delta=delta, total=oracle.planned_queries) if bar else None
         watch = Watch(state, watching, delta=delta, bar=progress)
         _train(state, _checkpoints(run, oracle, dataset), watch, progress)
-        said = {**said, **({} if bought is None else bought.fields())}
+        said = {**said, **({} if bought is None else bought.fields()), **({} if fields is None else fields())}
         finished = finished_run(run, state, written, public=watching.public_data is not None, delta=delta, said=said)
     same_weights(state.ranks, state.model, read)
     return finished

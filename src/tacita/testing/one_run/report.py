@@ -33,6 +33,7 @@ class OneRunAudit:
             its own.
         scores: One score per canary.
         included: The outcomes of the coins.
+        cost: What the session costs, before its epsilon.
     """
 
     epsilon_claimed: float
@@ -45,6 +46,7 @@ class OneRunAudit:
     ledger_epsilon: float
     scores: np.ndarray = field(repr=False)
     included: np.ndarray = field(repr=False)
+    cost: str = "a session of its own on the same records:"
 
     @property
     def verdict(self) -> str:
@@ -74,8 +76,7 @@ class OneRunAudit:
             f"membership:   AUC {found.auc.value:.3f} ({found.auc.low:.3f} to {found.auc.high:.3f}); TPR {low}",
             f"adversary:    {self.adversary}",
             f"holds for:    {CONFIGURATION}",
-            f"cost:         a session of its own on the same records: epsilon {_up(self.ledger_epsilon)} "
-            f"at delta {bound.delta:g}",
+            f"cost:         {self.cost} epsilon {_up(self.ledger_epsilon)} at delta {bound.delta:g}",
         ]
         if self.powerless:
             lines.append(
