@@ -264,8 +264,23 @@ def test_the_system_draws_the_noise_unless_a_test_asks():
 
 def test_one_class_is_named_as_it_was_given():
     X, labels, _ = data(50)
-    with pytest.raises(ValueError, match=r"classes must hold at least 2 labels, got \[1\]"):
+    with pytest.raises(ValueError, match=r"classes must be a list of at least 2 labels, got \[1\]"):
         made(PrivateLogisticRegression, classes=[1]).fit(X, labels)
+
+
+@pytest.mark.parametrize("rule", [{"filter": "gaussian"}, {"filter_order": 8.0}])
+def test_classes_that_a_filter_cannot_pay_are_refused_before_anything_is_spent(rule):
+    X, labels, _ = data(500)
+    ledger = shared(**rule)
+    with pytest.raises(ValueError, match="cannot be bought from a ledger with a filter: pass classes="):
+        made(PrivateLogisticRegression, ledger=ledger).fit(X, labels)
+    assert not ledger.sessions
+
+
+def test_a_text_is_no_list_of_classes():
+    X, labels, _ = data(50)
+    with pytest.raises(ValueError, match="classes must be a list"):
+        made(PrivateLogisticRegression, classes="good").fit(X, labels)
 
 
 @pytest.mark.parametrize("kind", KINDS)

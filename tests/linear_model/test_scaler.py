@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tacita.accounting import moved
-from tacita.linear_model import PrivateStandardScaler, scaler
+from tacita.linear_model import PrivateMean, PrivateStandardScaler, scaler
 from tacita.linear_model.clamped_rows import ClampedRows
 
 DELTA = 1e-6
@@ -24,6 +24,26 @@ def fitted(X, relation, epsilon=1.0):
 def shown(values, relation):
     rows = np.repeat(np.asarray(values, np.float64)[:, None], COLUMNS, axis=1)
     return ClampedRows(rows, np.ones(COLUMNS), shift=scaler.SQUARES[relation][0]).dense(slice(None)).numpy()
+
+
+def sparse_column(rows=30_000):
+    """Zeros but for 4 % of the entries, which are about 1000."""
+    rng = np.random.default_rng(0)
+    return np.where(rng.random((rows, 1)) < 0.04, rng.gamma(9.0, 110.0, (rows, 1)), 0.0)
+
+
+def test_a_column_of_mostly_zeros_has_the_scale_of_the_others():
+    X = sparse_column()
+    found = PrivateStandardScaler(epsilon=1.0, delta=DELTA, insecure_seed=0).fit(X)
+    assert found.scale_ == pytest.approx(X.std(axis=0), rel=0.2)
+
+
+@pytest.mark.parametrize("kind", [PrivateStandardScaler, PrivateMean])
+def test_a_size_that_noise_hides_is_said(kind):
+    with pytest.warns(UserWarning, match="entries of 0 .columns by number. are mostly zeros, missing or hidden"):
+        found = kind(epsilon=0.05, delta=DELTA, insecure_seed=0).fit(sparse_column())
+    assert getattr(found, "column_scale_", found.noise_std_ if kind is PrivateMean else None) > 1e-6
+    assert "Each row that fit was given" in " ".join(found.statement_.split())
 
 
 @pytest.mark.parametrize("relation", FARTHEST)

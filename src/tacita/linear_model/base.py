@@ -45,6 +45,14 @@ class LedgerLeftBehind:
         return "LedgerLeftBehind()"
 
 
+ROWS_STAND_ALONE = (
+    "Each row that fit was given, its label, its weight and whether it is there must come from one record, and from "
+    "numbers that are public or that this ledger paid for. An ordinary scaler, imputer or encoder that was fitted on "
+    "the rows, balanced weights, folds by label and rows drawn with replacement let one record change others: none of "
+    "that is in epsilon."
+)
+
+
 @dataclass(eq=False, repr=False)
 class PrivateEstimator(BaseEstimator):
     """What every estimator has: the privacy parameters, the ledger, the statement, and the checks of a table.
@@ -149,9 +157,9 @@ class PrivateEstimator(BaseEstimator):
 
     def _said(self, paying: Paying, chosen: list[str]) -> None:
         """Set ``statement_``."""
-        self.statement_ = str(
-            statement(paying.ledger, paying.budget.delta, chosen_by_tacita=chosen, num_units=paying.num_records)
-        )
+        ledger, delta, rows = paying.ledger, paying.budget.delta, paying.num_records
+        words = statement(ledger, delta, chosen_by_tacita=chosen, caveats=[ROWS_STAND_ALONE], num_units=rows)
+        self.statement_ = str(words)
 
     def _table(self, X: Any, *, reset: bool) -> RowBlocks:
         """Return the rows of ``X``, which may hold NaN and infinities, and remember or check their columns."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import ClassifierMixin
 
-from tacita.ledger import Session
+from tacita.ledger import Ledger, Session
 from tacita.linear_model import rules
 from tacita.linear_model.answers import named_classes
 from tacita.linear_model.base import PrivateEstimator
@@ -51,9 +51,14 @@ class WithClasses(ClassifierMixin, PrivateEstimator):
     def _check_classes(self, budget: FitBudget, num_rows: int) -> None:
         """Raise ``ValueError`` before anything is spent if fewer than two classes are given, or can be bought."""
         if self.classes is not None:
-            if len(set(self.classes)) < 2:
-                raise ValueError(f"classes must hold at least 2 labels, got {list(self.classes)!r}.")
+            if isinstance(self.classes, str) or len(set(self.classes)) < 2:
+                raise ValueError(f"classes must be a list of at least 2 labels, got {self.classes!r}.")
             return
+        if isinstance(self.ledger, Ledger) and (self.ledger.filter or self.ledger.filter_order):
+            raise ValueError(
+                "classes cannot be bought from a ledger with a filter: pass classes=, the labels, which are then not "
+                "bought. Nothing was spent."
+            )
         needed = math.ceil(budget.classes_threshold(budget.classes_event()) + 0.5)
         if num_rows < 2 * needed:
             raise ValueError(

@@ -3,6 +3,7 @@
 The counts are private until noise is in them. A number that is not finite, and a label that is missing, is in no bin.
 """
 
+import warnings
 from collections.abc import Mapping
 
 import numpy as np
@@ -11,6 +12,7 @@ from scipy.stats import norm
 
 from tacita.accounting import NoisySumEvent
 from tacita.ledger import Session
+from tacita.ledger.text_lines import names_in_words
 from tacita.mechanisms import GaussianMechanism
 from tacita.oracles.single_query import answer_once
 from tacita.random import Randomness
@@ -18,6 +20,8 @@ from tacita.random import Randomness
 LOWEST, HIGHEST = -40, 60  # powers of 2 between which a scale is looked for
 BINS = HIGHEST - LOWEST + 1
 SCALES_ALARM = 0.1  # chance that any empty bin of a purchase is taken for one that holds something
+FEW = 1.5  # a bin beside mostly zeros has to be so many times as full, because it may be the only one
+SEEN = 0.7  # share of the rows, a public number, that bins above the noise hold at least
 WIDTHS_ALARM = 1e-3  # ... where one such bin is enough to make a width far too large
 
 
@@ -32,7 +36,10 @@ def buy_counts(session: Session, counts: Mapping[str, np.ndarray], randomness: R
 def buy_scales(
     session: Session, values: Mapping[str, np.ndarray], randomness: Randomness, quantile: float
 ) -> dict[str, float]:
-    """Release one histogram for each of ``values``, and return a quantile of the absolute values of each."""
+    """Release one histogram for each of ``values``, and return a quantile of the absolute values of each.
+
+    Warns of those that noise hides, as :func:`buy_widths` does.
+    """
     counts, hidden = _buy_histograms(session, values, randomness, SCALES_ALARM)
     return {name: scale_of(noisy, hidden, quantile) for name, noisy in counts.items()}
 
@@ -50,7 +57,20 @@ def _buy_histograms(
 ) -> tuple[dict[str, np.ndarray], float]:
     """Release the histograms, and return them with the count up to which a bin is taken for empty."""
     counts = buy_counts(session, {name: scale_counts(one) for name, one in values.items()}, randomness)
-    return counts, _noise_std(session) * float(norm.isf(false_alarm / (BINS * len(counts))))
+    hidden = _noise_std(session) * float(norm.isf(false_alarm / (BINS * len(counts))))
+    unseen = [
+        name
+        for name, noisy in counts.items()
+        if noisy[noisy > hidden].sum() < SEEN * len(values[name]) or not (noisy[1:] > FEW * hidden).any()
+    ]
+    if unseen:
+        warnings.warn(
+            f"entries of {names_in_words(unseen)} (columns by number) are mostly zeros, missing or hidden by the noise: "
+            "what was bought says little of their size, and nothing that is stated beside a result knows it. Declare "
+            "column_scale (data_norm, target_range), or give more rows or budget.",
+            stacklevel=4,
+        )
+    return counts, hidden
 
 
 def _noise_std(session: Session) -> float:
@@ -76,14 +96,20 @@ def scale_counts(values: np.ndarray) -> np.ndarray:
 def scale_of(counts: np.ndarray, hidden: float, quantile: float) -> float:
     """Return the upper edge of the bin that holds a quantile of noisy counts; 1 where the noise hides every bin.
 
-    Noisy counts up to ``hidden`` are taken for empty: a bin far out that holds only noise may hold the quantile.
+    Noisy counts up to ``hidden`` are taken for empty: a bin far out that holds only noise may hold the quantile. Zeros
+    that hold it say nothing of a scale: then it is the quantile of the others.
 
     Example:
         >>> counts = scale_counts(np.array([1.0, 1.2, 3.0, 900.0]))
         >>> scale_of(counts, 0.0, 0.5), scale_of(counts, 0.0, 0.75), scale_of(counts, 4.0, 0.5)
         (2.0, 4.0, 1.0)
+        >>> scale_of(scale_counts(np.array([0.0] * 99 + [300.0])), 0.0, 0.95)
+        512.0
     """
     seen = np.where(counts > hidden, counts, 0.0)
+    if seen[0] >= quantile * seen.sum():  # mostly zeros: the scale is that of the others, among which noise weighs more
+        seen = np.where(counts > FEW * hidden, counts, 0.0)
+        seen[0] = 0.0
     if not seen.any():
         return 1.0
     place = int(np.searchsorted(np.cumsum(seen), quantile * seen.sum()))
@@ -102,7 +128,7 @@ def width_of(counts: np.ndarray, hidden: float, noise: float) -> float:
         (1024.0, 2.0)
     """
     seen = np.where(counts > hidden, counts, 0.0)
-    if not seen.any():
+    if not seen[1:].any():  # nothing but zeros was seen
         return 1.0
     edges = 2.0 ** np.arange(LOWEST + 1, HIGHEST + 2)
     above = np.maximum(edges[None, :] - edges[:, None], 0.0)
