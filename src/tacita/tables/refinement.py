@@ -5,7 +5,7 @@ the public number of numeric columns that the survey found; the L2 sensitivity i
 :math:`\sqrt m` times a multiplier that was fixed beforehand, so that the cost is fixed, too.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -34,6 +34,50 @@ def bounds(bins: Sequence[Bin]) -> tuple[float, float]:
     return (low, high) if low < high else (low, np.nextafter(low, np.inf).item())
 
 
+def best_bins(facts: Facts) -> tuple[Bin, ...]:
+    """Return the fine bins, or the dyadic ones if the noise cut more than half of the fine counts away."""
+    fine, dyadic = (sum(bin.count for bin in bins) for bins in (facts.fine, facts.bins))
+    return facts.fine if fine > dyadic / 2 else facts.bins
+
+
+def bins_of_all_rows(facts: Facts) -> tuple[Bin, ...]:
+    """Return bins side by side that hold every bought row of a number but zeros.
+
+    They are the fine ones, and dyadic ones beyond their bounds. A fine bin that noise cut may hold rows: what a dyadic
+    bin has beyond the fine counts in it is spread over the empty ones.
+    """
+    zero = sum(bin.count for bin in facts.bins if bin.lower == bin.upper)
+    dyadic = [bin for bin in facts.bins if bin.lower < bin.upper]
+    ends = {edge for bin in facts.bins for edge in (bin.lower, bin.upper)}
+    fine = best_bins(facts) is facts.fine
+    if fine:
+        low, high = bounds(facts.bins)
+        outer = {edge for edge in ends if edge < low or edge > high}
+        ends = outer | {min(ends), max(ends)} | set(np.linspace(low, high, FINE_BINS + 1)[1:-1].tolist())
+    edges = np.array(sorted(ends))
+    lower, upper, counts = edges[:-1], edges[1:], np.zeros(max(len(edges) - 1, 0))
+    if fine:
+        # The end bins counted what lies beyond the bounds, too, and the bin around zero counted zeros.
+        for bin in facts.fine:
+            counts[_place(edges, (bin.lower + bin.upper) / 2)] += bin.count
+        for bin in dyadic:
+            if bin.lower >= high or bin.upper <= low:
+                counts[_place(edges, high if bin.lower >= high else low)] -= bin.count
+        counts[_place(edges, min(max(0.0, low), high))] -= zero
+        counts = np.maximum(counts, 0.0)
+    for bin in dyadic:
+        shared = np.maximum(np.minimum(upper, bin.upper) - np.maximum(lower, bin.lower), 0.0)
+        rest = max(bin.count - float(counts @ (shared / (upper - lower))), 0.0)
+        empty = shared * (counts == 0)
+        counts += rest * (empty / empty.sum() if empty.any() else shared / shared.sum())
+    return tuple(map(Bin, lower.tolist(), upper.tolist(), counts.tolist()))
+
+
+def _place(edges: np.ndarray, value: float) -> int:
+    """Return the number of the bin that holds a value, or that is nearest to it."""
+    return int(np.clip(np.searchsorted(edges, value, side="right") - 1, 0, len(edges) - 2))
+
+
 def refinement_counts(table: Table | TableFile, schema: Schema, survey: Survey) -> Tensor:
     """Count exactly, float64, shape (numeric columns, 64). Private. Values outside the bounds count in the end bins."""
     names = refined_columns(survey)
@@ -58,8 +102,5 @@ def read_refinement(survey: Survey, counts: np.ndarray, noise_std: float) -> Sur
         marks = np.linspace(*bounds(survey.facts(name).bins), FINE_BINS + 1).tolist()
         kept = np.flatnonzero(noisy >= max(FINE_CUT * noise_std, 0.5))
         fine[name] = tuple(Bin(marks[i], marks[i + 1], float(noisy[i])) for i in kept)
-    return msgspec.structs.replace(survey, columns=tuple(_with(facts, fine) for facts in survey.columns))
-
-
-def _with(facts: Facts, fine: Mapping[str, tuple[Bin, ...]]) -> Facts:
-    return msgspec.structs.replace(facts, fine=fine.get(facts.column, ()))
+    columns = (msgspec.structs.replace(facts, fine=fine.get(facts.column, ())) for facts in survey.columns)
+    return msgspec.structs.replace(survey, columns=tuple(columns))

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from tacita.tables.additive import masses, positions
 from tacita.tables.cells import NUMBER
-from tacita.tables.encoder_rules import Piece, best_bins
+from tacita.tables.encoder_rules import Piece
 from tacita.tables.encoding import Encoder
 from tacita.tables.features import ArrayPiece, BinsPiece, CategoryPiece, NumberPiece, NumberTarget, ScatteringPiece
 from tacita.tables.preprocessing import Preprocessing
-from tacita.tables.refinement import bounds
+from tacita.tables.refinement import best_bins, bounds
 from tacita.tables.survey import Bin, Facts
 from tacita.tables.table import NumberColumn, TextColumn
 
