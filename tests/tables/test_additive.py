@@ -19,7 +19,7 @@ from tacita.tables.encoder_rules import ROWS_PER_BIN, make_additive_encoder
 from tacita.tables.features import BinsPiece
 from tacita.tables.models import ModelSpec, loss_fn
 from tacita.tables.preprocessing import Preprocessing
-from tacita.tables.refinement import bins_of_all_rows, bounds
+from tacita.tables.refinement import bounds
 from tacita.tables.survey import Bin, Facts
 from tacita.tables.table import NumberColumn, Table, TextColumn
 
@@ -116,10 +116,18 @@ def test_what_noise_cut_of_the_fine_bins_is_known_from_the_dyadic_one():
         assert found[[1, 2, 3, 4]] == pytest.approx([1000, 990, 495, 495], abs=25)
 
 
-def test_a_number_of_which_nothing_stood_out_has_one_bin():
-    facts = Facts(column="x", kind="number", missing=7.0)
-    assert bins_of_all_rows(facts) == ()
-    assert masses(BinsPiece(column="x", edges=()), facts).tolist() == [0.0, 0.0, 7.0]
+@pytest.mark.parametrize("fine", [False, True])
+def test_a_column_of_zeros_has_one_bin_beside_zero(fine):
+    zeros = (Bin(0.0, 0.0, 900.0),)
+    facts = Facts(column="x", kind="number", missing=7.0, bins=zeros, fine=(Bin(*bounds(zeros), 905.0),) * fine)
+    piece = make_additive_encoder(
+        Schema(target=Target(column="y")),
+        Survey(rows=ROWS, columns=(facts, YES), noise_std=5.0, threshold=60.0),
+        columns=["x"],
+    ).pieces[0]
+    assert isinstance(piece, BinsPiece)
+    assert piece.edges == ()
+    assert masses(piece, facts).tolist() == [5.0 * fine, 900.0, 7.0]
 
 
 def test_fine_bins_are_joined_until_they_bear_the_noise():

@@ -135,9 +135,7 @@ def _walk(piece: BinsPiece) -> np.ndarray:
 
 def class_shares(preprocessing: Preprocessing) -> np.ndarray:
     """Return the bought share of each class, between 0.02 and 0.98; equal ones if classes are declared."""
-    counts = preprocessing.label_counts
-    names = preprocessing.encoder.classes
-    found = np.array([counts.get(name, 1.0) for name in names])
+    found = np.array([preprocessing.label_counts.get(name, 1.0) for name in preprocessing.encoder.classes])
     found = np.clip(found / found.sum(), SURE, 1 - SURE)
     return found / found.sum()
 
@@ -208,8 +206,7 @@ class FilteredSteps(torch.optim.Optimizer):
             self._move(together, choose=made == self._first)
 
     def _move(self, together: int, *, choose: bool) -> None:
-        found = [self._mean_residuals(parameter, together) for parameter in (self._weight, self._bias)]
-        sums, totals = found[0], found[1]
+        sums, totals = (self._mean_residuals(parameter, together) for parameter in (self._weight, self._bias))
         noise = self._noise / together
         sigma = self.state[self._weight]["sigma"]
         for number, column in enumerate(self._columns):
@@ -251,11 +248,8 @@ class _Law:
 
     def filtered(self, chances: Sequence[float], gradient: np.ndarray) -> np.ndarray:
         """Return the posterior mean of the weights that explain a gradient, over the spreads and their chances."""
-        explained = sum(
-            chance * sigma**2 * np.linalg.solve(self._covariance(sigma), gradient)
-            for sigma, chance in zip(SIGMAS, chances, strict=True)
-            if sigma**2 * chance > 0
-        )
+        spreads = zip(SIGMAS, chances, strict=True)
+        explained = sum(chance * s**2 * np.linalg.solve(self._covariance(s), gradient) for s, chance in spreads)
         return self._prior @ (self._mass * explained)
 
 

@@ -69,10 +69,7 @@ def make_encoder(
 
 
 def make_additive_encoder(schema: Schema, survey: Survey, *, columns: Sequence[str], total_mu: float = 1.0) -> Encoder:
-    """Make the encoder of an additive model, of ``columns`` that were all bought: one feature of each column is 1.
-
-    ``total_mu`` is the Gaussian mu of the whole budget, which says how many rows a fine bin needs.
-    """
+    """Make the encoder of an additive model: one feature of each of ``columns``, which were all bought, is 1."""
     names = schema.features(columns)
     least = ROWS_PER_BIN * math.sqrt(len(names) + 1) / total_mu
     pieces: list[Piece] = []
@@ -84,9 +81,8 @@ def make_additive_encoder(schema: Schema, survey: Survey, *, columns: Sequence[s
             pieces.append(CategoryPiece(column=facts.column, values=values, indicator=True))
         elif facts.kind == "number":
             date_format = spec.format if isinstance(spec, DateSpec) else None
-            edges = _bin_edges(facts, least)
-            if monotone is not None:
-                edges = tuple(sorted({*edges, 0.0}))
+            zero = () if monotone is None else (0.0,)
+            edges = tuple(sorted({*_bin_edges(facts, least), *zero}))
             pieces.append(BinsPiece(column=facts.column, edges=edges, date_format=date_format, monotone=monotone))
     return _encoder(schema, survey, names, pieces)
 

@@ -5,7 +5,9 @@ the public number of numeric columns that the survey found; the L2 sensitivity i
 :math:`\sqrt m` times a multiplier that was fixed beforehand, so that the cost is fixed, too.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -46,7 +48,6 @@ def bins_of_all_rows(facts: Facts) -> tuple[Bin, ...]:
     They are the fine ones, and dyadic ones beyond their bounds. A fine bin that noise cut may hold rows: what a dyadic
     bin has beyond the fine counts in it is spread over the empty ones.
     """
-    zero = sum(bin.count for bin in facts.bins if bin.lower == bin.upper)
     dyadic = [bin for bin in facts.bins if bin.lower < bin.upper]
     ends = {edge for bin in facts.bins for edge in (bin.lower, bin.upper)}
     fine = best_bins(facts) is facts.fine
@@ -55,15 +56,14 @@ def bins_of_all_rows(facts: Facts) -> tuple[Bin, ...]:
         outer = {edge for edge in ends if edge < low or edge > high}
         ends = outer | {min(ends), max(ends)} | set(np.linspace(low, high, FINE_BINS + 1)[1:-1].tolist())
     edges = np.array(sorted(ends))
-    lower, upper, counts = edges[:-1], edges[1:], np.zeros(max(len(edges) - 1, 0))
+    lower, upper, counts = edges[:-1], edges[1:], np.zeros(len(edges) - 1)
     if fine:
-        # The end bins counted what lies beyond the bounds, too, and the bin around zero counted zeros.
+        after = partial(bisect_right, edges, lo=1, hi=len(edges) - 1)
         for bin in facts.fine:
-            counts[_place(edges, (bin.lower + bin.upper) / 2)] += bin.count
-        for bin in dyadic:
-            if bin.lower >= high or bin.upper <= low:
-                counts[_place(edges, high if bin.lower >= high else low)] -= bin.count
-        counts[_place(edges, min(max(0.0, low), high))] -= zero
+            counts[after((bin.lower + bin.upper) / 2) - 1] += bin.count
+        for bin in facts.bins:  # zeros, and what lies beyond the bounds, were counted in fine bins, too
+            if bin.lower >= high or bin.upper <= low or bin.lower == bin.upper:
+                counts[after(min(max(bin.lower, low), high)) - 1] -= bin.count
         counts = np.maximum(counts, 0.0)
     for bin in dyadic:
         shared = np.maximum(np.minimum(upper, bin.upper) - np.maximum(lower, bin.lower), 0.0)
@@ -71,11 +71,6 @@ def bins_of_all_rows(facts: Facts) -> tuple[Bin, ...]:
         empty = shared * (counts == 0)
         counts += rest * (empty / empty.sum() if empty.any() else shared / shared.sum())
     return tuple(map(Bin, lower.tolist(), upper.tolist(), counts.tolist()))
-
-
-def _place(edges: np.ndarray, value: float) -> int:
-    """Return the number of the bin that holds a value, or that is nearest to it."""
-    return int(np.clip(np.searchsorted(edges, value, side="right") - 1, 0, len(edges) - 2))
 
 
 def refinement_counts(table: Table | TableFile, schema: Schema, survey: Survey) -> Tensor:
