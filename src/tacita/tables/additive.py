@@ -11,18 +11,19 @@ constant. The oracle, its queries and their price are those of any other model; 
 *The first quarter of the queries* is asked at the constant model, and their mean shows how much each column matters.
 H is diagonal with the bought masses of a column's bins, weighted by the variance of a residual, and
 :math:`w \sim N(0, \sigma^2 S)`, S that of a random walk over the bins of a number, the identity for a category. Then
-the gradient is :math:`N(0, \sigma^2 H S H + N)`, N the law of its noise, and :math:`\sigma` maximises that likelihood:
-0 for a column that does not stand out.
+the gradient is :math:`N(0, \sigma^2 H S H + N)`, N the law of its noise. That likelihood is the chance of each
+:math:`\sigma`, over which steps are averaged: the largest alone would lose a column whose 0 is a little likelier.
 
 *The others* are dealt out to T steps, whose queries are averaged. A step is the posterior mean of one noisy gradient:
 
 .. math:: w \leftarrow w - \tfrac1\gamma \, \sigma^2 S H (\sigma^2 H S H + N)^{-1} g
 
 so that what is well determined takes a Newton step and what drowned in noise takes none. Columns share rows, so that
-:math:`\gamma = 1.3`; the constant lies in all of them, so that it is taken out of each and moves b alone.
+:math:`\gamma = 1.6`; the constant lies in all of them, so that it is taken out of each and moves b alone.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,18 +31,17 @@ import torch
 from scipy.optimize import isotonic_regression
 from torch import Tensor, nn
 
-from tacita.tables.encoder_rules import best_bins
 from tacita.tables.encoding import Encoder
 from tacita.tables.features import BinsPiece, CategoryPiece
 from tacita.tables.preprocessing import Preprocessing
-from tacita.tables.refinement import bounds
+from tacita.tables.refinement import bins_of_all_rows
 from tacita.tables.rules import HOLDOUT
-from tacita.tables.survey import Bin, Facts
+from tacita.tables.survey import Facts
 
 FIRST = 0.25  # share of the queries that are asked at the constant model
 STEPS = 20  # filtered steps, among which the other queries are dealt out
 RESIDUAL = {"classification": 0.5, "regression": 1.0}  # bound on a residual of the usual rows
-GAMMA = 1.3  # steps are divided by it, because columns share rows
+GAMMA = 1.6  # steps are divided by it, because columns share rows
 SIGMAS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # spread of a step of the random walk, or of a category
 SPARE_MASS = 0.002  # of the rows, in every bin: a bin that noise emptied may hold some
 MISSING_VARIANCE = 16.0  # of a number's missing cells, in steps of its random walk
@@ -108,37 +108,13 @@ def binned_columns(preprocessing: Preprocessing) -> list[BinnedColumn]:
 
 
 def masses(piece: BinsPiece, facts: Facts) -> np.ndarray:
-    """Return the bought rows of each feature of a number.
-
-    The bins between the bounds of the refinement are its own, those beyond are dyadic; the end bins of the refinement
-    held the latter's rows, too. Zero was counted in the fine bin that holds it.
-    """
+    """Return the bought rows of each feature of a number: of its bins, of zero, and of cells that are no number."""
     counts, edges = np.zeros(piece.width), np.array([-np.inf, *piece.edges, np.inf])
-    zero = sum(bin.count for bin in facts.bins if bin.lower == bin.upper == 0)
-    bins = best_bins(facts)
-    low, high = bounds(facts.bins) if bins is facts.fine else (math.inf, -math.inf)
-    for bin in bins:
-        _add(counts, edges, bin)
-    for bin in facts.bins:
-        if bins is facts.fine and (bin.lower >= high or bin.upper <= low) and bin.upper > bin.lower:
-            _add(counts, edges, bin)
-            end = high if bin.lower >= high else low
-            counts[_place(edges, math.nextafter(end, bin.lower if end == low else low))] -= bin.count
-    if bins is facts.fine:
-        counts[_place(edges, 0.0)] -= zero
-    counts[-2:] = zero, facts.missing
-    return counts
-
-
-def _place(edges: np.ndarray, value: float) -> int:
-    return int(np.searchsorted(edges[1:-1], value, side="right"))
-
-
-def _add(counts: np.ndarray, edges: np.ndarray, bin: Bin) -> None:
-    """Spread the rows of a bin evenly over the bins that it overlaps; zero is no such bin."""
-    if bin.upper > bin.lower:
+    for bin in bins_of_all_rows(facts):
         share = np.maximum(np.minimum(edges[1:], bin.upper) - np.maximum(edges[:-1], bin.lower), 0.0)
-        counts[: len(share)] += bin.count * share / share.sum()
+        counts[:-2] += bin.count * share / share.sum()
+    counts[-2:] = sum(bin.count for bin in facts.bins if bin.lower == bin.upper == 0), facts.missing
+    return counts
 
 
 def positions(piece: BinsPiece) -> np.ndarray:
@@ -159,9 +135,7 @@ def _walk(piece: BinsPiece) -> np.ndarray:
 
 def class_shares(preprocessing: Preprocessing) -> np.ndarray:
     """Return the bought share of each class, between 0.02 and 0.98; equal ones if classes are declared."""
-    counts = preprocessing.label_counts
-    names = preprocessing.encoder.classes
-    found = np.array([counts.get(name, 1.0) for name in names])
+    found = np.array([preprocessing.label_counts.get(name, 1.0) for name in preprocessing.encoder.classes])
     found = np.clip(found / found.sum(), SURE, 1 - SURE)
     return found / found.sum()
 
@@ -215,7 +189,7 @@ class FilteredSteps(torch.optim.Optimizer):
             self.state[parameter] = {
                 "sum": torch.zeros_like(parameter),
                 "made": torch.zeros(2),  # queries in the sum, and all of them
-                "sigma": torch.zeros(width),
+                "sigma": torch.zeros(width, len(SIGMAS)),  # the chance of each spread, by column
             }
 
     @torch.no_grad()
@@ -232,8 +206,7 @@ class FilteredSteps(torch.optim.Optimizer):
             self._move(together, choose=made == self._first)
 
     def _move(self, together: int, *, choose: bool) -> None:
-        found = [self._mean_residuals(parameter, together) for parameter in (self._weight, self._bias)]
-        sums, totals = found[0], found[1]
+        sums, totals = (self._mean_residuals(parameter, together) for parameter in (self._weight, self._bias))
         noise = self._noise / together
         sigma = self.state[self._weight]["sigma"]
         for number, column in enumerate(self._columns):
@@ -241,12 +214,11 @@ class FilteredSteps(torch.optim.Optimizer):
             own = sums[:, column.place] - totals[:, None] * mass / mass.sum()
             laws = [_Law(v * mass, column.prior, noise, self._sampling / together) for v in self._curvature]
             if choose:
-                sigma[number] = _likeliest(laws, own, self._share)
-            if sigma[number] > 0:
-                moved = np.stack([law.filtered(float(sigma[number]), g) for law, g in zip(laws, own, strict=True)])
-                moved -= moved @ mass[:, None] / mass.sum()
-                kept = column.project(self._weight[:, column.place].double().numpy() - moved / GAMMA)
-                self._weight[:, column.place] = torch.from_numpy(kept).to(self._weight.dtype)
+                sigma[number] = torch.from_numpy(_chances(laws, own, self._share))
+            moved = np.stack([law.filtered(sigma[number].tolist(), g) for law, g in zip(laws, own, strict=True)])
+            moved -= moved @ mass[:, None] / mass.sum()
+            kept = column.project(self._weight[:, column.place].double().numpy() - moved / GAMMA)
+            self._weight[:, column.place] = torch.from_numpy(kept).to(self._weight.dtype)
         self._bias -= torch.from_numpy(totals / (self._curvature * self._rows * GAMMA)).to(self._bias.dtype)
 
     def _mean_residuals(self, parameter: Tensor, together: int) -> np.ndarray:
@@ -274,12 +246,15 @@ class _Law:
         factor = np.linalg.cholesky(self._covariance(sigma))
         return -0.5 * float(np.square(np.linalg.solve(factor, gradient)).sum()) - float(np.log(np.diag(factor)).sum())
 
-    def filtered(self, sigma: float, gradient: np.ndarray) -> np.ndarray:
-        """Return the posterior mean of the weights that explain a gradient."""
-        return sigma**2 * self._prior @ (self._mass * np.linalg.solve(self._covariance(sigma), gradient))
+    def filtered(self, chances: Sequence[float], gradient: np.ndarray) -> np.ndarray:
+        """Return the posterior mean of the weights that explain a gradient, over the spreads and their chances."""
+        spreads = zip(SIGMAS, chances, strict=True)
+        explained = sum(chance * s**2 * np.linalg.solve(self._covariance(s), gradient) for s, chance in spreads)
+        return self._prior @ (self._mass * explained)
 
 
-def _likeliest(laws: list[_Law], gradients: np.ndarray, share: float) -> float:
-    """Return the sigma of the largest likelihood over all outputs, of which centred ones say only ``share``."""
+def _chances(laws: list[_Law], gradients: np.ndarray, share: float) -> np.ndarray:
+    """Return the chance of each of ``SIGMAS`` given all outputs, of which centred ones say only ``share``."""
     found = [share * sum(law.log_likelihood(s, g) for law, g in zip(laws, gradients, strict=True)) for s in SIGMAS]
-    return SIGMAS[int(np.argmax(found))]
+    chances = np.exp(np.array(found) - max(found))
+    return chances / chances.sum()

@@ -5,7 +5,6 @@ They are post-processing and never see a row. The rules and their numbers are wr
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,12 +23,13 @@ from tacita.tables.features import (
     ScatteringPiece,
     evenly_spread,
 )
-from tacita.tables.refinement import FINE_BINS, bounds
+from tacita.tables.refinement import best_bins, bins_of_all_rows, bounds
 from tacita.tables.schema import Schema, Target
 from tacita.tables.survey import Bin, Facts, Survey, mean_and_std, skewness
 
 COVER = 0.9  # a number has few values only if its released values hold this share of the rows
 ALL_VALUES = 0.98  # ... and an additive model has them in place of its bins if they hold this share
+ROWS_PER_BIN = 15  # fine bins of an additive model are joined to at least so many sqrt(columns + 1) / mu rows
 FEW_VALUES = 12  # a number with at most so many released values gets one-hot features too
 BUCKETS = 8  # quantile buckets of a bought number ...
 ROWS_PER_FEATURE = 200  # ... only if all features, buckets included, are fewer than rows / 200 ...
@@ -60,17 +60,18 @@ def make_encoder(
     """
     names = schema.features(schema.columns if columns is None else columns)
     rows = survey.rows if survey is not None else 0.0
-    pieces = _pieces(schema, survey, names, Details(buckets=True))
+    pieces = _pieces(schema, survey, names, buckets=True)
     if _width(pieces) >= rows * max(1 / ROWS_PER_FEATURE, total_mu / FEATURE_STRENGTH):
-        pieces = _pieces(schema, survey, names, Details())
+        pieces = _pieces(schema, survey, names)
     if (survey is not None and survey.lean) or _width(pieces) >= rows / ROWS_PER_STEP:
-        pieces = _pieces(schema, survey, names, Details(steps=False))
+        pieces = _pieces(schema, survey, names, steps=False)
     return _encoder(schema, survey, names, pieces)
 
 
-def make_additive_encoder(schema: Schema, survey: Survey, *, columns: Sequence[str]) -> Encoder:
-    """Make the encoder of an additive model, of ``columns`` that were all bought: one feature of each column is 1."""
+def make_additive_encoder(schema: Schema, survey: Survey, *, columns: Sequence[str], total_mu: float = 1.0) -> Encoder:
+    """Make the encoder of an additive model: one feature of each of ``columns``, which were all bought, is 1."""
     names = schema.features(columns)
+    least = ROWS_PER_BIN * math.sqrt(len(names) + 1) / total_mu
     pieces: list[Piece] = []
     for facts in map(survey.facts, names):
         values, spec = tuple(value for value, _ in facts.values), schema.columns.get(facts.column)
@@ -80,24 +81,25 @@ def make_additive_encoder(schema: Schema, survey: Survey, *, columns: Sequence[s
             pieces.append(CategoryPiece(column=facts.column, values=values, indicator=True))
         elif facts.kind == "number":
             date_format = spec.format if isinstance(spec, DateSpec) else None
-            edges = _bin_edges(facts) if monotone is None else tuple(sorted({*_bin_edges(facts), 0.0}))
+            zero = () if monotone is None else (0.0,)
+            edges = tuple(sorted({*_bin_edges(facts, least), *zero}))
             pieces.append(BinsPiece(column=facts.column, edges=edges, date_format=date_format, monotone=monotone))
     return _encoder(schema, survey, names, pieces)
 
 
-def _bin_edges(facts: Facts) -> tuple[float, ...]:
+def _bin_edges(facts: Facts, least: float) -> tuple[float, ...]:
     """Return the inner edges of the bins, so that each bin's rows were bought.
 
-    They are the edges of the refinement, and beyond its bounds the dyadic ones. What lies between a bound and the next
-    dyadic edge was counted in the end bin, and is in it here.
+    Fine bins are joined until they hold ``least`` rows, but not across the edge of a dyadic one.
     """
-    dyadic = sorted({edge for bin in facts.bins for edge in (bin.lower, bin.upper)})
-    if best_bins(facts) is not facts.fine:
-        return tuple(dyadic[1:-1])
-    low, high = bounds(facts.bins)
-    inner = np.linspace(low, high, FINE_BINS + 1)[1:-1].tolist()
-    tails = [edge for edge in dyadic[1:-1] if edge < low or edge > high]
-    return tuple(sorted({*inner, *tails}))
+    dyadic = {edge for bin in facts.bins for edge in (bin.lower, bin.upper)}
+    kept, rows = list[float](), 0.0
+    for bin in bins_of_all_rows(facts)[:-1]:
+        rows += bin.count
+        if rows >= least or any(bin.lower < edge <= bin.upper for edge in dyadic):
+            kept.append(bin.upper)
+            rows = 0.0
+    return tuple(kept)
 
 
 def _encoder(schema: Schema, survey: Survey | None, names: Sequence[str], pieces: Sequence[Piece]) -> Encoder:
@@ -109,14 +111,6 @@ def _encoder(schema: Schema, survey: Survey | None, names: Sequence[str], pieces
         reading=schema.reading,
         dropped=tuple(name for name in names if name not in used),
     )
-
-
-@dataclass(frozen=True)
-class Details:
-    """Which features a bought number gets beside its linear one."""
-
-    steps: bool = True
-    buckets: bool = False
 
 
 def _width(pieces: Sequence[Piece]) -> int:
@@ -132,14 +126,17 @@ def public_rows(schema: Schema, survey: Survey | None) -> float:
     return max(survey.rows, 1.0)
 
 
-def _pieces(schema: Schema, survey: Survey | None, names: Sequence[str], details: Details) -> list[Piece]:
+def _pieces(
+    schema: Schema, survey: Survey | None, names: Sequence[str], *, steps: bool = True, buckets: bool = False
+) -> list[Piece]:
+    """Return the features of the columns; a bought number may have steps and buckets beside its linear one."""
     pieces: list[Piece] = []
     for name in names:
         spec = schema.columns.get(name)
         if spec is not None and spec.complete:
             pieces += _declared(name, spec)
         else:
-            pieces += _bought(_facts(survey, name), spec, survey, details)  # pyright: ignore[reportArgumentType]
+            pieces += _bought(_facts(survey, name), spec, survey, steps, buckets)  # pyright: ignore[reportArgumentType]
     return pieces
 
 
@@ -219,7 +216,7 @@ def declared_steps(lower: float, upper: float) -> tuple[float, ...]:
 # ---- bought
 
 
-def _bought(facts: Facts, spec: Spec | None, survey: Survey, details: Details) -> list[Piece]:
+def _bought(facts: Facts, spec: Spec | None, survey: Survey, with_steps: bool, with_buckets: bool) -> list[Piece]:
     if facts.kind == "dropped":
         return []
     often = facts.missing > max(MISSING_NOISE * survey.noise_std, MISSING_SHARE * survey.rows)
@@ -229,8 +226,8 @@ def _bought(facts: Facts, spec: Spec | None, survey: Survey, details: Details) -
     number = NumberPiece(
         column=facts.column,
         **_scaling(facts),
-        steps=tuple(bin.lower for bin in facts.bins[1:]) if details.steps else (),  # the lowest bin needs none
-        buckets=_bucket_edges(facts) if details.buckets and facts.fine else (),
+        steps=tuple(bin.lower for bin in facts.bins[1:]) if with_steps else (),  # the lowest bin needs none
+        buckets=_bucket_edges(facts) if with_buckets and facts.fine else (),
         indicator=often,
         date_format=spec.format if isinstance(spec, DateSpec) else None,
     )
@@ -246,12 +243,6 @@ def _bucket_edges(facts: Facts) -> tuple[float, ...]:
     cumulated = np.cumsum([bin.count for bin in facts.fine])
     places = np.searchsorted(cumulated, cumulated[-1] * np.arange(1, BUCKETS) / BUCKETS)
     return tuple(np.unique(uppers[places]).tolist()[: BUCKETS - 1])
-
-
-def best_bins(facts: Facts) -> tuple[Bin, ...]:
-    """Return the fine bins, or the dyadic ones if the noise cut more than half of the fine counts away."""
-    fine, dyadic = (sum(bin.count for bin in bins) for bins in (facts.fine, facts.bins))
-    return facts.fine if fine > dyadic / 2 else facts.bins
 
 
 def _scaling(facts: Facts) -> dict[str, Any]:

@@ -5,7 +5,9 @@ the public number of numeric columns that the survey found; the L2 sensitivity i
 :math:`\sqrt m` times a multiplier that was fixed beforehand, so that the cost is fixed, too.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -14,7 +16,7 @@ from torch import Tensor
 
 from tacita.tables.cells import NUMBER
 from tacita.tables.schema import Schema
-from tacita.tables.survey import Bin, Survey, quantile
+from tacita.tables.survey import Bin, Facts, Survey, quantile
 from tacita.tables.table import Table
 from tacita.tables.table_file import TableFile
 
@@ -32,6 +34,43 @@ def bounds(bins: Sequence[Bin]) -> tuple[float, float]:
     """Return the 0.5 and 99.5 % quantiles, a little apart if all counts lie in one point."""
     low, high = quantile(bins, TAIL), quantile(bins, 1 - TAIL)
     return (low, high) if low < high else (low, np.nextafter(low, np.inf).item())
+
+
+def best_bins(facts: Facts) -> tuple[Bin, ...]:
+    """Return the fine bins, or the dyadic ones if the noise cut more than half of the fine counts away."""
+    fine, dyadic = (sum(bin.count for bin in bins) for bins in (facts.fine, facts.bins))
+    return facts.fine if fine > dyadic / 2 else facts.bins
+
+
+def bins_of_all_rows(facts: Facts) -> tuple[Bin, ...]:
+    """Return bins side by side that hold every bought row of a number but zeros.
+
+    They are the fine ones, and dyadic ones beyond their bounds. A fine bin that noise cut may hold rows: what a dyadic
+    bin has beyond the fine counts in it is spread over the empty ones.
+    """
+    dyadic = [bin for bin in facts.bins if bin.lower < bin.upper]
+    ends = {edge for bin in facts.bins for edge in (bin.lower, bin.upper)}
+    fine = best_bins(facts) is facts.fine
+    if fine:
+        low, high = bounds(facts.bins)
+        outer = {edge for edge in ends if edge < low or edge > high}
+        ends = outer | {min(ends), max(ends)} | set(np.linspace(low, high, FINE_BINS + 1)[1:-1].tolist())
+    edges = np.array(sorted(ends))
+    lower, upper, counts = edges[:-1], edges[1:], np.zeros(len(edges) - 1)
+    if fine:
+        after = partial(bisect_right, edges, lo=1, hi=len(edges) - 1)
+        for bin in facts.fine:
+            counts[after((bin.lower + bin.upper) / 2) - 1] += bin.count
+        for bin in facts.bins:  # zeros, and what lies beyond the bounds, were counted in fine bins, too
+            if bin.lower >= high or bin.upper <= low or bin.lower == bin.upper:
+                counts[after(min(max(bin.lower, low), high)) - 1] -= bin.count
+        counts = np.maximum(counts, 0.0)
+    for bin in dyadic:
+        shared = np.maximum(np.minimum(upper, bin.upper) - np.maximum(lower, bin.lower), 0.0)
+        rest = max(bin.count - float(counts @ (shared / (upper - lower))), 0.0)
+        empty = shared * (counts == 0)
+        counts += rest * (empty / empty.sum() if empty.any() else shared / shared.sum())
+    return tuple(map(Bin, lower.tolist(), upper.tolist(), counts.tolist()))
 
 
 def refinement_counts(table: Table | TableFile, schema: Schema, survey: Survey) -> Tensor:

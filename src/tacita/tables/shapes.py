@@ -17,11 +17,11 @@ from torch import Tensor
 from tacita._counted import counted
 from tacita.tables.additive import masses, positions
 from tacita.tables.cells import NUMBER
-from tacita.tables.encoder_rules import Piece, best_bins
+from tacita.tables.encoder_rules import Piece
 from tacita.tables.encoding import Encoder
 from tacita.tables.features import ArrayPiece, BinsPiece, CategoryPiece, NumberPiece, NumberTarget, ScatteringPiece
 from tacita.tables.preprocessing import Preprocessing
-from tacita.tables.refinement import FINE_BINS, bounds, refined_columns
+from tacita.tables.refinement import FINE_BINS, best_bins, bounds, refined_columns
 from tacita.tables.survey import Bin, Facts, Survey, cut
 from tacita.tables.table import NumberColumn, TextColumn
 
@@ -130,7 +130,8 @@ def cells_of(preprocessing: Preprocessing, pieces: Sequence[Piece]) -> ShapeCell
         words, bounds, rows = zip(*(one for _, *one in found), strict=True)
         return ShapeCells(words, np.array(rows), np.array(bounds), [features], True)
     if isinstance(number, NumberPiece):
-        found = _declared(number) if facts is None else _bins_and_values(facts, values)
+        even = np.linspace(number.lower, number.upper, EVEN).tolist()
+        found = [(f"{x:.4g}", (x, x), 1.0) for x in even] if facts is None else _bins_and_values(facts, values)
         if facts is not None and facts.missing >= 1:
             found.append((MISSING, NO_NUMBER, facts.missing))
     else:
@@ -164,10 +165,6 @@ def _bins_of(piece: BinsPiece, facts: Facts) -> list[tuple[int, str, tuple[float
     order = [*np.argsort(positions(piece)).tolist(), piece.width - 1]
     found = [(place, words[place], bounds[place], float(rows[place])) for place in order if rows[place] >= 1]
     return found or [(0, "any", bounds[0], 1.0)]
-
-
-def _declared(number: NumberPiece) -> list[tuple[str, tuple[float, float], float]]:
-    return [(f"{x:.4g}", (x, x), 1.0) for x in np.linspace(number.lower, number.upper, EVEN).tolist()]
 
 
 def _bins_and_values(facts: Facts, values: Sequence[str]) -> list[tuple[str, tuple[float, float], float]]:

@@ -169,10 +169,10 @@ class TableTask:
     def _encoder(self, found: Survey | None) -> Encoder:
         """Return what turns cells into features, by the kind of model."""
         schema, names = self.source.schema, self.source.names
+        by_row = self.plan.purchases.total_mu / self.plan.purchases.max_rows_per_unit
         if self.settings.model == "additive":
             assert found is not None
-            return make_additive_encoder(schema, found, columns=names)
-        by_row = self.plan.purchases.total_mu / self.plan.purchases.max_rows_per_unit
+            return make_additive_encoder(schema, found, columns=names, total_mu=by_row)
         return make_encoder(schema, found, columns=names, total_mu=by_row)
 
     def encoded(self, table: TableFile, test: Table | None, preprocessing: Preprocessing) -> EncodedRows:
