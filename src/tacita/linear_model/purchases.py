@@ -66,8 +66,8 @@ def _buy_histograms(
     if unseen:
         warnings.warn(
             f"entries of {names_in_words(unseen)} (columns by number) are mostly zeros, missing or hidden by the "
-            "noise: what was bought says little of their size, and nothing that is stated beside a result knows it. Declare "
-            "column_scale (data_norm, target_range), or give more rows or budget.",
+            "noise: what was bought says little of their size, and nothing that is stated beside a result knows it. "
+            "Declare column_scale (data_norm, target_range), or give more rows or budget.",
             stacklevel=4,
         )
     return counts, hidden
