@@ -315,7 +315,7 @@ def test_a_kill_between_two_writes_leaves_a_whole_file(tmp_path, module, call, s
 
 def damaged(**changes):
     key = "ab" * 32
-    state = {"format": "tacita randomness 2", "generation": 0, "secure": True, "key": key}
+    state = {"format": "tacita randomness 3", "generation": 0, "secure": True, "key": key}
     state |= {"sessions": {}, "drawn": [], "ledger": None}
     return json.dumps({name: value for name, value in {**state, **changes}.items() if value is not ...}).encode()
 

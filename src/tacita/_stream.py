@@ -32,8 +32,6 @@ _COINS = 2**16  # coins of one pass of operations
 PIECE = 4 * CHUNK64  # float64 normals that a thread takes at once
 _PAIRS = 2**98  # AES counter from which pairs of words stand
 
-AES, CHACHA20 = 1, 2  # versions: what float32 normals are made of
-
 
 class Stream:
     """Deterministic words under a key of their own: the same stream always gives the same bits.
@@ -49,12 +47,12 @@ class Stream:
         True
     """
 
-    __slots__ = ("_secret", "_version")
+    __slots__ = ("_secret",)
 
-    def __init__(self, secret: bytes, version: int = CHACHA20) -> None:
+    def __init__(self, secret: bytes) -> None:
         if len(secret) != 32:
             raise ValueError(f"a stream's key must have 32 bytes, got {len(secret)}.")
-        self._secret, self._version = secret, version
+        self._secret = secret
 
     def __repr__(self) -> str:
         return "Stream(<secret>)"
@@ -68,9 +66,9 @@ class Stream:
         raise TypeError("a Stream is secret and is neither copied nor pickled: derive it again from its Key.")
 
     @property
-    def secret(self) -> tuple[bytes, int]:
-        """Key and version: ``Stream(*secret)`` is the same stream elsewhere, and whoever has them draws it all."""
-        return self._secret, self._version
+    def secret(self) -> bytes:
+        """The key: ``Stream(secret)`` is the same stream elsewhere, and whoever has it draws it all."""
+        return self._secret
 
     def bytes(self, count: int, offset: int = 0) -> bytes:
         """Return ``count`` bytes, from byte ``offset`` on."""
@@ -187,7 +185,7 @@ class Stream:
             raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}. Cast the release afterwards.")
         shape = tuple(_size("shape", n) for n in ((shape,) if isinstance(shape, int) else shape))
         count, offset = math.prod(shape), _size("offset", offset)
-        chacha = dtype == torch.float32 and self._version == CHACHA20
+        chacha = dtype == torch.float32
         block = GROUP if chacha else BLOCK
         first = offset // block * block
         covered = -(-(offset + count) // block) * block - first if count else 0
@@ -196,7 +194,7 @@ class Stream:
             values = normals(key, first // GROUP, covered // GROUP, torch.device(device))
         else:
             values = torch.empty(covered, dtype=dtype, device="cpu")
-            self._aes_normals(values.numpy(), first)
+            self._float64_normals(values.numpy(), first)
         start, stop = offset - first, offset - first + count
         values[:start] = values[stop:] = 0  # a release is written over its normals, and saved with all of their memory
         return values[start:stop].reshape(shape).to(device)
@@ -222,18 +220,14 @@ class Stream:
         cipher.update(_ZEROS[:skip])
         return cipher
 
-    def _aes_normals(self, out: np.ndarray, first: int) -> None:
+    def _float64_normals(self, out: np.ndarray, first: int) -> None:
         """Fill ``out``, a number of whole blocks, with the normals from ``first`` on, which begins a block."""
-        if out.dtype == np.float32:
-            from tacita._normals import of_aes
-
-            return of_aes.fill(self, out, first)
 
         def fill(start: int) -> None:
             cipher = self._cipher(_WORD * (first + start))
             fill_float64(out[start : start + PIECE], partial(_fill, cipher))
 
-        return in_threads(fill, range(0, len(out), PIECE))
+        in_threads(fill, range(0, len(out), PIECE))
 
     def _blocks(self, counter: int, places: np.ndarray) -> np.ndarray:
         """Return the cipher's blocks at ``counter`` (a multiple of 2^64) + ``places``, as pairs of words."""

@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.poly1305 import Poly1305
 
 from tacita._files import remove_durably, replace_durably
-from tacita._stream import AES, CHACHA20, Stream
+from tacita._stream import Stream
 from tacita.errors import LedgerError, ResumeError
 
 __all__ = ["Key", "Label", "QueryCoins", "Randomness", "Stream"]
@@ -40,7 +40,6 @@ class Key:
 
     Attributes:
         secure: Whether the bytes come from the system. Only tests use other keys, and the statement says so.
-        version: What the float32 normals of its streams, and of those of keys derived from it, are made of.
 
     Example:
         >>> key = Key.insecure(0)
@@ -50,13 +49,13 @@ class Key:
         False
     """
 
-    __slots__ = ("_secret", "secure", "version")
+    __slots__ = ("_secret", "secure")
 
-    def __init__(self, secret: bytes, *, secure: bool, version: int = CHACHA20) -> None:
+    def __init__(self, secret: bytes, *, secure: bool) -> None:
         if len(secret) != 32:
             raise ValueError(f"a key must have 32 bytes, got {len(secret)}.")
         self._secret = bytes(secret)
-        self.secure, self.version = secure, version
+        self.secure = secure
 
     @classmethod
     def system(cls) -> "Key":
@@ -81,15 +80,15 @@ class Key:
 
     def derive(self, *labels: Label) -> "Key":
         """Derive the key named by ``labels``, by HKDF-SHA256; labels are framed so that no two lists read alike."""
-        return Key(self._expand("derive", labels), secure=self.secure, version=self.version)
+        return Key(self._expand("derive", labels), secure=self.secure)
 
     def stream(self, *labels: Label) -> Stream:
         """Return the stream named by ``labels``; it shares no key with anything that :meth:`derive` returns."""
-        return Stream(self._expand("stream", labels), self.version)
+        return Stream(self._expand("stream", labels))
 
     def next(self) -> "Key":
         """Return the key of the next generation, from which this key cannot be computed."""
-        return Key(self._expand("next", ()), secure=self.secure, version=self.version)
+        return Key(self._expand("next", ()), secure=self.secure)
 
     def tag(self, *labels: Label, parts: Iterable[Any]) -> str:
         """Return a keyed fingerprint of ``parts``: Poly1305 (RFC 8439) under a one-time key, 32 hex digits.
@@ -291,7 +290,7 @@ class Randomness:
         """Write the private file, mode 0600 from creation on: whole or not at all (temporary file, fsync, rename)."""
         with self._lock:
             state = {
-                "format": _FORMATS[self._key.version],
+                "format": _FORMAT,
                 "generation": self.generation,
                 "secure": self.secure,
                 "key": self._key._secret.hex(),
@@ -349,7 +348,7 @@ class QueryCoins:
         return self._randomness.session_key(self.session).stream("assignment")
 
 
-_FORMATS = {AES: "tacita randomness 2", CHACHA20: "tacita randomness 3"}  # a run ends with the streams it began with
+_FORMAT = "tacita randomness 3"
 _KINDS = {"format": str, "generation": int, "secure": bool, "key": str, "sessions": dict, "drawn": list}
 _KEYS = {*_KINDS, "ledger"}
 
@@ -360,10 +359,9 @@ def _parse(text: bytes) -> Randomness | None:
         state = json.loads(text)
         if not _well_formed(state):
             return None
-        version = next(version for version, name in _FORMATS.items() if name == state["format"])
 
         def key(secret: str) -> Key:
-            return Key(bytes.fromhex(secret), secure=state["secure"], version=version)
+            return Key(bytes.fromhex(secret), secure=state["secure"])
 
         randomness = Randomness(key(state["key"]))
         randomness.generation = state["generation"]
@@ -382,7 +380,7 @@ def _well_formed(state: Any) -> bool:
         isinstance(state, Mapping)
         and state.keys() - {"noise"} == _KEYS
         and all(type(state[name]) is kind for name, kind in _KINDS.items())
-        and state["format"] in _FORMATS.values()
+        and state["format"] == _FORMAT
         and state["generation"] >= 0
         and all(isinstance(session, str) for session in state["drawn"])
         and (state["ledger"] is None or isinstance(state["ledger"], str))

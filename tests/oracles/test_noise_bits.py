@@ -1,13 +1,9 @@
-"""Float32 noise has the same bits wherever a query is made, and a run ends with the streams that it began with."""
+"""Float32 noise has the same bits wherever a query is made."""
 
-import json
-
-import pytest
 import torch
 from torch import nn
 
 import tacita
-from tacita._stream import AES, CHACHA20, Stream
 from tacita.random import Key
 from tests.devices import CPU, SIMULATED, get_device
 from tests.distributed.ranks import results, run_ranks
@@ -49,8 +45,8 @@ def released(oracle, path=None):
     return torch.cat([x.flatten() for x in release.released["all"].values()]).cpu(), *states
 
 
-def begun(path, version=CHACHA20):
-    key = Key(bytes(range(32)), secure=False, version=version)
+def begun(path):
+    key = Key(bytes(range(32)), secure=False)
     tacita.Randomness(key).save(path)
     return key, tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row")
 
@@ -76,26 +72,3 @@ def test_a_run_that_moves_from_device_to_device_and_to_several_ranks_has_the_sam
     for query, found in enumerate([first, second, third, fourth]):
         assert torch.equal(found, drawn(key, query))
         key = key.next()
-
-
-@pytest.mark.parametrize(("named", "version"), [("tacita randomness 2", AES), ("tacita randomness 3", CHACHA20)])
-def test_a_run_ends_with_the_streams_it_began_with(tmp_path, named, version):
-    """A private file of format 2 began under AES: its run goes on so, through every ratchet and every file."""
-    path = tmp_path / "key"
-    key, ledger = begun(path, version)
-    state = None
-    for query in range(4):
-        assert json.loads(path.read_text())["format"] == named
-        found, state = released(make_oracle(get_device(CPU), path, ledger, state=state), path)
-        assert torch.equal(found, drawn(key, query))
-        other = Stream(key.stream("train-1", "noise", query, "all")._secret, AES + CHACHA20 - version)
-        assert not (other.normals(COUNT) == found).any()
-        key = key.next()
-
-
-def test_keys_that_come_from_a_key_are_of_its_version():
-    for version in (AES, CHACHA20):
-        key = Key(bytes(32), secure=False, version=version)
-        assert {one.version for one in (key.derive("a"), key.next(), key.derive("a").next())} == {version}
-        assert key.stream("a")._version == key.derive("a").stream("b")._version == version
-    assert Key.system().version == Key.insecure(0).version == CHACHA20

@@ -70,7 +70,7 @@ class LeaderGate:
             return released
         streams = {block: self._gate.query_stream("noise", self._query, block) for block in self._sharded}
         self._gate.session.flush()  # the record is on disk before anybody can know the noise
-        secrets = {block: (stream.secret[0].hex(), stream.secret[1]) for block, stream in streams.items()}
+        secrets = {block: stream.secret.hex() for block, stream in streams.items()}
         self._ranks.broadcast(OUTCOME, {"again": False, "noise": secrets})
         noise = ShardNoise(streams)
         return made_whole(self._gate.release(dtypes, noise), noise, self._ranks)
@@ -210,7 +210,7 @@ class WorkerGate:
         """Return rank 0's release; where values are shards, that of this rank's own."""
         secrets, self._secrets = self._secrets, None  # kept no longer than the draw
         if secrets:
-            streams = {block: Stream(bytes.fromhex(one), version) for block, (one, version) in secrets.items()}
+            streams = {block: Stream(bytes.fromhex(one)) for block, one in secrets.items()}
             noise = ShardNoise(streams)
             mechanism, noise_std = self._noise
             return made_whole(with_noise(mechanism, self._shards, noise_std, noise, dtypes), noise, self._ranks)
@@ -273,7 +273,7 @@ class ShardNoise:
             self._places[block] += x.numel()
             draw = stream.normals(own.shape, dtype=dtype, device=x.device, offset=offset)
             if first is not None:
-                self.drawn.append((hashed(stream.secret[0]), begins, x.numel(), offset, own.numel()))
+                self.drawn.append((hashed(stream.secret), begins, x.numel(), offset, own.numel()))
                 draw = type(x).from_local(
                     draw, x.device_mesh, x.placements, run_check=False, shape=x.shape, stride=x.stride()
                 )
