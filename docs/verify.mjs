@@ -475,7 +475,7 @@ function verifyRun(given, key) {
   const stated = checkStatement(readFileSync(join(folder, "statement.json")), ledger, sessions, seal);
   const word = (name) => (isText(stated.get(name)) ? stated.get(name) : canonical(stated.get(name) ?? null));
   const epsilon = `epsilon ${word(same(stated.get("conditions"), []) ? "epsilon" : "conditional_epsilon")} at delta ${word("delta")}`;
-  console.log(`as stated, not computed here: ${["verdict", "verdict_warnings"].map(word).join(" ")}; ${epsilon}, ${word("neighboring_relation")}, ${word("privacy_unit")}`);
+  console.log(`as stated, not computed here: ${["verdict", "verdict_warnings"].map(word).join(" ")}; ${epsilon}, ${word("neighboring_relation")}, ${word("privacy_unit")}; other runs, audits and edits that came later: tacita show`);
   const [path, whole] = [join(given, "signatures.jsonl"), edited ? checkEdits(given, ledger) : ledger];
   const signatures = existsSync(path) ? checkSignatures(readFileSync(path), whole, stated) : [];
   const mine = signatures.filter((one) => one.key === key);

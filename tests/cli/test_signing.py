@@ -114,3 +114,12 @@ def test_a_key_of_openssh(settings, table, tacita_command, monkeypatch):
         assert (locked.code, "without the package bcrypt" in locked.err) == (2, True)
     else:
         assert locked.code == 0
+
+
+def test_what_a_signer_gave_is_missing_no_more(settings, table, keys, tacita_command):
+    train_table(settings())
+    assert "NOT TO BE SIGNED" in tacita_command("show", "run").out
+    given = [part for name, words in ABOUT.items() for part in (f"--{name}", words)]
+    assert tacita_command("sign", "run", "--key", "officer", "--signer", "Ada", *given).code == 0
+    assert "NOT TO BE SIGNED" not in tacita_command("show", "run").out
+    assert "not to be signed" not in tacita_command("list", ".").out

@@ -9,7 +9,7 @@ from tacita.accounting import curve
 from tacita.accounting.curve import attack_accuracy
 from tacita.ledger import sections
 from tacita.report import run_charts
-from tacita.tables import run_list
+from tacita.runs import run_list
 from tests.planted.plant import bug, put, swap
 
 ATTACK = "tests/accounting/test_attack_accuracy.py::"

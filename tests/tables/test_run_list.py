@@ -8,7 +8,8 @@ import pytest
 
 from tacita.ledger.text_lines import rounded_up
 from tacita.random import Randomness
-from tacita.tables import check_run, run_list, train_table
+from tacita.runs import run_list
+from tacita.tables import check_run, train_table
 
 
 def words(run):

@@ -368,3 +368,23 @@ def test_a_run_that_was_sealed_and_not_tidied_says_the_same_again(tmp_path, monk
     assert again.statement.to_json()["public_losses"] == [list(pair) for pair in first.public_losses]
     assert torch.equal(again.model.weight, first.model.weight)
     assert check_run(tmp_path / "run").faults == ()
+
+
+def test_runs_on_named_data_are_counted(tmp_path):
+    first = tacita.fit(*problem(), **SETTINGS, folder=tmp_path / "a", dataset_name="visits")
+    second = tacita.fit(*problem(), **SETTINGS, folder=tmp_path / "b", dataset_name="visits")
+    assert first.statement.to_json()["dataset"]["other_runs"] == 0
+    assert second.statement.to_json()["dataset"]["other_runs"] == 1
+    assert "With this one they guarantee epsilon <=" in " ".join(second.statement.text.split())
+    (note,) = check_run(tmp_path / "a").notes
+    assert "(in tacita-runs.jsonl: b)" in note
+    assert "added up" in note
+    (tmp_path / "tacita-runs.jsonl").unlink()
+    assert "which other runs used the same data is not known here" in check_run(tmp_path / "a").notes[0]
+    with pytest.raises(ValueError, match="dataset_name must go with folder"):
+        tacita.fit(*problem(), **SETTINGS, dataset_name="visits")
+
+
+def test_the_statement_has_the_declared_number_of_records():
+    stated = tacita.fit(*problem(), **SETTINGS).statement
+    assert stated.to_json()["rows"] == {"value": SETTINGS["num_records"], "how": "declared"}

@@ -178,6 +178,7 @@ def _summary(run: "RunOverview", checked: "Checked") -> dict[str, str]:
         "verdict": checked.verdict.in_words(),
         "guarantee": guarantee_in_words(fields, checked.verdict),
         "risk": risk_in_words(fields, checked.verdict),
+        **(_data_in_words(fields) if checked.verdict.verified else {}),
         "model": _model_in_words(fields),
         "score": (score_in_words(run.score) or "none") if checked.verdict.verified else "not verified",
         **({"edited": fields["headline"]} if "edits" in fields else {}),
@@ -185,6 +186,12 @@ def _summary(run: "RunOverview", checked: "Checked") -> dict[str, str]:
         **({"note": "; ".join(checked.notes)} if checked.notes else {}),
         "more": f"tacita statement {run.folder}",
     }
+
+
+def _data_in_words(fields: dict[str, Any]) -> dict[str, str]:
+    from tacita.ledger.run_sections import data_in_words, other_runs_in_words
+
+    return {"data": data_in_words(fields), "other runs": other_runs_in_words(fields.get("dataset"))}
 
 
 def _model_in_words(fields: dict[str, Any]) -> str:

@@ -28,8 +28,8 @@ from tacita.random import Randomness
 from tacita.runs.folder import RunFolder
 from tacita.runs.run_facts import data_fingerprint, fingerprint_secret, run_id
 from tacita.runs.run_lifecycle import RunLifecycle
+from tacita.runs.run_list import record, recorded
 from tacita.runs.sealed_run import STATEMENT, TEXT
-from tacita.tables.run_list import record, recorded
 from tacita.tables.source import private_rows
 from tacita.training.chosen_settings import ChosenSettings, chosen_rows_per_query, default_unit
 from tacita.training.finished_run import Run

@@ -30,9 +30,9 @@ GUARANTEE = ("epsilon", "delta", "neighbours", "unit")  # the four that have to 
 UNLISTED = "not known: a run is listed under the name of its data set, and none was given."
 IN_MEMORY = "memory"  # the field ledger_anchor of a ledger without a file
 NOT_VERIFIED = (
-    "What was given or declared (people, purpose, data set, bounds, public files), what else was done with the same "
-    "data, and that nobody rewrote the ledger with all copies of its last hash. No program can verify these, and a "
-    "signature does not: ask those who gave them."
+    "What was given or declared (people, purpose, data set, that a row is all of one unit, bounds, public files), what "
+    "else was done with the same data, and that nobody rewrote the ledger with all copies of its last hash. No program "
+    "can verify these, and a signature does not: ask those who gave them."
 )
 
 
@@ -51,7 +51,7 @@ def _run(fields: Fields) -> Iterator[Words]:
     missing = ["name of the data set"] * (not named) + [one.lower() for name, one in GIVEN.items() if name not in about]
     if missing:
         yield row("Not given", f"{', '.join(missing)}.")
-    yield row("Other runs", other_runs_in_words(dataset) if named else UNLISTED)
+    yield row("Other runs", other_runs_in_words(dataset))
 
 
 def data_in_words(fields: Fields) -> str:
@@ -198,8 +198,10 @@ def rows_in_words(rows: Any) -> str:
     return f"{about}{counted(rows['value'], what.removesuffix('s'))} ({rows.get('how')})"
 
 
-def other_runs_in_words(dataset: Mapping[str, Any]) -> str:
+def other_runs_in_words(dataset: Any) -> str:
     """Say how many other runs are listed under the same name, and what all of them guarantee together."""
+    if not (isinstance(dataset, Mapping) and {"other_runs", "list"} <= set(dataset)):
+        return UNLISTED
     others = f"{dataset['other_runs']} listed under this name in {dataset['list']} when this was stated"
     if dataset["other_runs"] == 0:
         return f"none listed under this name in {dataset['list']} when this was stated."

@@ -52,9 +52,9 @@ def attacker_in_words(relation: Any, share: float | None) -> str:
     """Say of what, and how often, an attacker's guess is right; 100 % only where no limit is guaranteed.
 
     Example:
-        >>> attacker_in_words("add_or_remove_one", 0.731061)[-72:]
+        >>> attacker_in_words("add_or_remove_one", 0.731061)[-67:]
         'whether one unit is in the data is right at most 73.2 % of the time'
-        >>> attacker_in_words("replace_one", 1.0)[-43:]
+        >>> attacker_in_words("replace_one", 1.0)[-42:]
         'may be right more than 99.99 % of the time'
     """
     most = "100 %" if share is None else percent_up(share)

@@ -65,7 +65,7 @@ def model_card(fields: Mapping[str, Any], weighed: Verdict, name: str, notes: It
                 GIVEN["data_period"]: about.get("data_period", NOT_GIVEN),
                 "Rows": None if fields.get("rows") is None else rows_in_words(fields["rows"]),
                 **{kind.replace("_", " ").capitalize(): names_in_words(names) for kind, names in columns.items()},
-                "Other runs": other_runs_in_words(dataset) if {"other_runs", "list"} <= set(dataset) else None,
+                "Other runs": other_runs_in_words(dataset),
             }
         ),
         "Privacy": _facts(

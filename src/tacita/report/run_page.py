@@ -105,7 +105,7 @@ def _first(run: RunNumbers) -> str:
         "Model": model_in_words(fields),
         "Data set": dataset.get("name"),
         "Fingerprint of the data (keyed)": fields.get("data_fingerprint"),
-        "Other runs": other_runs_in_words(dataset) if "other_runs" in dataset and "list" in dataset else None,
+        "Other runs": other_runs_in_words(dataset),
         **files_in_words(fields),
         "Not verified": NOT_VERIFIED,
         "Audit": f"{run.audit.words} {OUTSIDE}" if run.audit else UNAUDITED if "edits" in fields else None,
@@ -159,7 +159,8 @@ def _rest(run: RunNumbers) -> str:
 
 
 def _whole(run: RunNumbers) -> str:
-    return f"<details open><summary>The whole statement</summary><pre>{escape(run.text)}</pre></details>"
+    now = f"Verdict now: {run.verdict.in_words()}. What follows was sealed before that.\n\n" * run.verdict.verified
+    return f"<details open><summary>The whole statement</summary><pre>{escape(now + run.text)}</pre></details>"
 
 
 def _audit(audit: RunAudit | None) -> str:

@@ -13,13 +13,14 @@ from typing import Any
 
 from tacita.errors import LedgerError, TacitaError
 from tacita.ledger import Ledger, Statement, statement
+from tacita.ledger.run_sections import other_runs_in_words
 from tacita.ledger.verdict import Verdict
+from tacita.runs import run_list
 from tacita.runs.edits import EDITS, LEDGER, PARENT
 from tacita.runs.folder import RunFolder
 from tacita.runs.run_facts import tacita_version
 from tacita.runs.sealed_run import STATEMENT, TEXT, SealedRun
 from tacita.runs.signing import SIGNATURES
-from tacita.tables import run_list
 from tacita.tables.run_verdict import other_runs, run_verdict
 from tacita.tables.table_model import load
 from tacita.tables.table_statement import EXTRAS, IF_ANY
@@ -106,9 +107,24 @@ def _notes(run: SealedRun) -> tuple[str, ...]:
         SECRETS: RunFolder(folder).holds_secrets,
         UNCOVERED.format(", ".join(run.uncovered)): bool(run.uncovered),
         LINKS.format(", ".join(run.links)): bool(run.links),
-        run_list.words(run.stated["dataset"], count) if count else "": count > 0,
+        _listed(run, count): isinstance(run.stated.get("dataset"), Mapping),
     }
-    return tuple(words for words, holds in found.items() if holds)
+    return tuple(words for words, holds in found.items() if words and holds)
+
+
+def _listed(run: SealedRun, count: int) -> str:
+    """Say which other runs on the same data set are listed by now, and what all guarantee together."""
+    dataset = run.stated.get("dataset")
+    path = run.folder.absolute().parent / run_list.NAME
+    if not isinstance(dataset, Mapping) or not {"name", "id", "list"} <= set(dataset):
+        return ""
+    if not path.exists():
+        return f"{run_list.NAME} is not beside the folder: which other runs used the same data is not known here"
+    if not count:
+        return ""
+    now = {**dataset, "other_runs": count, "together": run_list.together(path, dataset)}
+    known = run_list.words(dataset, count, run_list.names_of_others(path, dataset))
+    return f"{known} Today: {other_runs_in_words(now).replace(' when this was stated', '')}"
 
 
 def _text(folder: Path) -> str:

@@ -1,12 +1,15 @@
 """The verdict of a run in a folder, which every view of it shows: its statement, and all that lies beside it."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tacita.errors import TacitaError
 from tacita.ledger.verdict import Verdict, verdict
+from tacita.runs import run_list
 from tacita.runs.folder import RunFolder
-from tacita.tables import run_list
+from tacita.runs.signing import signatures
 from tacita.tables.run_audit import RunAudit
 
 
@@ -19,13 +22,22 @@ def run_verdict(folder: str | Path, fields: Mapping[str, Any], *, changed: bool)
         changed: Whether something was changed since the run was finished.
     """
     audit = RunAudit.beside(Path(folder), fields)
-    return verdict(
+    found = verdict(
         fields,
         changed=changed,
         refuted=audit is not None and bool(audit.refuted),
         secrets=RunFolder(folder).holds_secrets,
         other_runs=other_runs(folder, fields),
     )
+    return replace(found, missing=tuple(name for name in found.missing if name not in _given_by_signers(folder)))
+
+
+def _given_by_signers(folder: str | Path) -> set[str]:
+    """Return what signers said where the statement does not, by name; whose keys they are is for a reader to check."""
+    try:
+        return {name for one in signatures(folder) for name in one.given}
+    except TacitaError:
+        return set()
 
 
 def other_runs(folder: str | Path, fields: Mapping[str, Any]) -> int:

@@ -23,6 +23,7 @@ from tacita.oracles import Records, trainable
 from tacita.random import Randomness, Stream
 from tacita.runs.folder import RunFolder
 from tacita.runs.run_lifecycle import RunLifecycle
+from tacita.runs.run_list import record
 from tacita.runs.sealed_run import TEXT
 from tacita.tables import rules
 from tacita.tables.encoding import Encoder
@@ -39,7 +40,6 @@ from tacita.tables.models import check_model, loss_fn
 from tacita.tables.plan import TablePlan
 from tacita.tables.preprocessing import Preprocessing
 from tacita.tables.run_audit import RESULT
-from tacita.tables.run_list import record
 from tacita.tables.settings import TableSettings
 from tacita.tables.source import check_additive, declared_schema, open_source, private_rows, unit_in_words
 from tacita.tables.table import ArrayColumn, Column, NumberColumn, Table, TextColumn

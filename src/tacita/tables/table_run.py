@@ -12,10 +12,10 @@ from tacita.errors import ResumeError
 from tacita.random import Randomness
 from tacita.runs.folder import RunFolder
 from tacita.runs.run_lifecycle import RunLifecycle
+from tacita.runs.run_list import record
 from tacita.runs.sealed_run import STATEMENT, TEXT
 from tacita.tables.models import check_model
 from tacita.tables.plan import TablePlan
-from tacita.tables.run_list import record
 from tacita.tables.settings import CONFIG, TableSettings, bound_settings, read_text
 from tacita.tables.source import (
     TableSource,

@@ -12,8 +12,9 @@ from typing import Any
 from tacita._counted import counted
 from tacita.ledger import Ledger, Statement, statement
 from tacita.ledger.text_lines import names_in_words
+from tacita.runs import run_list
 from tacita.runs.run_facts import data_fingerprint
-from tacita.tables import rules, run_list
+from tacita.tables import rules
 from tacita.tables.encoding import Encoder
 from tacita.tables.features import NumberTarget
 from tacita.tables.lost_rows import lost_rows

@@ -23,6 +23,7 @@ from tacita.random import Randomness
 from tacita.runs.checkpoint import TrainingState
 from tacita.runs.folder import RunFolder
 from tacita.runs.run_facts import run_facts
+from tacita.runs.run_list import recorded
 from tacita.runs.sealed_run import publish
 from tacita.tables import held_out_score as score
 from tacita.tables import rules
@@ -38,7 +39,6 @@ from tacita.tables.models import ModelSpec, loss_fn
 from tacita.tables.plan import KEPT, SPLIT, Sessions, TablePlan
 from tacita.tables.preprocessing import Preprocessing
 from tacita.tables.purchases import TablePurchases
-from tacita.tables.run_list import recorded
 from tacita.tables.score import largest_error
 from tacita.tables.settings import CONFIG, TableSettings, bound_settings
 from tacita.tables.shapes import mean_shift

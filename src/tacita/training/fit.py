@@ -37,6 +37,7 @@ from tacita.random import Randomness
 from tacita.runs.checkpoint import TrainingState
 from tacita.runs.folder import RunFolder
 from tacita.runs.run_lifecycle import RunLifecycle
+from tacita.runs.run_list import ListedRun, record, recorded
 from tacita.training.callbacks import Callback, Watch, Watching, as_callbacks
 from tacita.training.chosen_settings import (
     Average,
@@ -90,6 +91,7 @@ def fit(
     neighboring_relation: NeighboringRelation = "add_or_remove_one",
     privacy_unit: str | None = None,
     about: Mapping[str, str] | None = None,
+    dataset_name: str | None = None,
     fields: Callable[[], Mapping[str, Any]] | None = None,
     ledger: Ledger | None = None,
     share: Share | None = None,
@@ -156,6 +158,8 @@ def fit(
         privacy_unit: The caller's words for what is protected. ``None`` lets tacita write "one record".
         about: What the statement says as given, which nobody checks: any of ``responsible``, ``contact``,
             ``data_period``, ``purpose``, ``recipients`` and ``retention``, as in ``tacita train``.
+        dataset_name: Public name of the data. Runs under one name are listed beside their folders, and statements say
+            how many there are and what they guarantee together; without it, that is not known. It goes with ``folder``.
         fields: Called when the run is stated: further public fields of its statement, such as ``model``, by the names
             of front ends in docs/statement.schema.json, which ``tacita statement`` verifies.
         ledger: Pays, in place of a ledger of the run's own, and sets relation and unit: for a training that follows
@@ -228,6 +232,7 @@ def fit(
             "max_grad_norm='adaptive' must go without feedback and hardened, whose bounds need a fixed one, and with "
             "noise='independent': noise of another threshold could not be taken back."
         )
+    listed = _listed(dataset_name, folder, target_epsilon, target_delta, relation)
     if units is None and rows_per_query is not None:
         raise ValueError("rows_per_query needs units, the user of each row: without them a record is a row.")
     if units is not None and (views > 1 or augment is not None or isinstance(dataset, Records)):
@@ -244,11 +249,10 @@ def fit(
     else:
         rows = chosen_rows_per_query(rows_per_query, target_epsilon, chosen)
         data = _users(loss_fn, dataset, collate_fn, units, rows)
-    if score is not None:
-        if relation != "add_or_remove_one" or process_group is not None:
-            raise ValueError("score must go with add_or_remove_one and without process_group: leave it out.")
-        num_records = None if num_records is None else score.kept(num_records)
-    sampler = chosen_sampler(num_records, data["dataset"], relation, expected_batch_size, target_delta, chosen=chosen)
+    if score is not None and (relation != "add_or_remove_one" or process_group is not None):
+        raise ValueError("score must go with add_or_remove_one and without process_group: leave it out.")
+    trained_on = num_records if score is None or num_records is None else score.kept(num_records)
+    sampler = chosen_sampler(trained_on, data["dataset"], relation, expected_batch_size, target_delta, chosen=chosen)
     target: dict[str, Any] = {"relation": relation, "epsilon": target_epsilon, "delta": target_delta}
     strategy = chosen_strategy(noise, sampler, epochs, hardened, **target, chosen=chosen)
     ranks = processes_of(process_group, model)
@@ -270,8 +274,8 @@ def fit(
         _check_shards(model, average, public_data, watching.callbacks, export)
         same_weights(ranks, model)
         if not ranks.leads:
-            own = average if is_sharded(model) else "last"
-            return _followed(state_of(oracle_of(ledger=None, **reading), own), ranks, written)
+            state = state_of(oracle_of(ledger=None, **reading), average if is_sharded(model) else "last")
+            return _followed(state, ranks, written)
         run = RunLifecycle.start(None if folder is None else RunFolder(folder), randomness)
         words = chosen.filled("privacy_unit", unit, default_unit(units))
         with _paying(run, ledger, relation, words) as (paying, begun):
@@ -291,13 +295,34 @@ def fit(
                     max_physical_batch_size=max_physical_batch_size or math.ceil(sampler.expected_batch_size),
                     **paid,
                 )
-            said = {"chosen_by_tacita": chosen.words} | ({"about": dict(about)} if about else {})
             finished = _finished(
                 run, state, watching, kept, written,
-                bought=bought, fields=fields, delta=target_delta, said=said, bar=progress,
+                bought=bought, fields=_with_list(fields, listed, run, words), delta=target_delta,
+                said=_said(chosen, about, None if units is not None else num_records), bar=progress,
             )  # fmt: skip
     run.finish()
     return finished
+
+
+def _listed(name: str | None, folder: str | Path | None, *terms: Any) -> ListedRun | None:
+    if name is not None and folder is None:
+        raise ValueError("dataset_name must go with folder, beside which the runs on a data set are listed.")
+    return None if name is None else ListedRun(name, str(folder), *terms)
+
+
+def _said(chosen: ChosenSettings, about: Mapping[str, str] | None, num_records: int | None) -> dict[str, Any]:
+    rows = {} if num_records is None else {"rows": {"value": num_records, "how": "declared"}}
+    return {"chosen_by_tacita": chosen.words, **({"about": dict(about)} if about else {}), **rows}
+
+
+def _with_list(
+    fields: Callable[[], Mapping[str, Any]] | None, listed: ListedRun | None, run: RunLifecycle, unit: str
+) -> Callable[[], Mapping[str, Any]] | None:
+    """List the run, if its data have a name, and return what its statement will say of the list, too."""
+    if listed is None:
+        return fields
+    record(listed, run.randomness, unit)
+    return lambda: {**({} if fields is None else fields()), "dataset": recorded(listed, run.randomness)}
 
 
 def _check_variants(

@@ -9,7 +9,8 @@ list proves nothing against somebody who edits it.
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,21 @@ from tacita.random import Randomness
 from tacita.runs.run_facts import run_id
 
 NAME = "tacita-runs.jsonl"
+MOST_NAMES = 5  # of other runs that are named
 LARGEST = 1e200  # epsilon or delta of a line: sums of these do not overflow
 _SAID = {"epsilon", "delta", "neighboring_relation", "privacy_unit", "secret_noise", "exact_score"}
+
+
+@dataclass(frozen=True)
+class ListedRun:
+    """What a line says of a run that has no settings of a table or of a fine-tuning."""
+
+    dataset_name: str
+    output: str
+    epsilon: float
+    delta: float
+    neighboring_relation: str
+    non_private_holdout: bool = False
 
 
 def record(settings: Any, randomness: Randomness, privacy_unit: str) -> None:
@@ -105,13 +119,19 @@ def _on_same_data(path: Path, dataset: Mapping[str, Any]) -> list[dict[str, Any]
     return [one for one in lines if one.get("dataset_name", dataset["name"]) == dataset["name"]]
 
 
-def words(dataset: Mapping[str, Any], other_runs: int) -> str:
-    """Say what the reader of a statement must know if there are other runs."""
+def names_of_others(path: Path, dataset: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the folders of the other runs on the same data set, as their lines name them."""
+    return tuple(str(one.get("run", "?")) for one in _on_same_data(path, dataset) if one.get("id") != dataset["id"])
+
+
+def words(dataset: Mapping[str, Any], other_runs: int, names: Sequence[str] = ()) -> str:
+    """Say what the reader of a statement must know if there are other runs, and which, if they are at hand."""
     plural = "run is" if other_runs == 1 else "runs are"
+    which = f": {', '.join(names[:MOST_NAMES])}{', ...' * (len(names) > MOST_NAMES)}" if names else ""
     return (
-        f"{other_runs} other {plural} recorded on the data set {dataset['name']!r} (in {dataset['list']}): what they "
-        "cost adds up with this one's epsilon and delta, and if this one was chosen among them by its results, the "
-        "price of that choice is in none of these numbers."
+        f"{other_runs} other {plural} recorded on the data set {dataset['name']!r} (in {dataset['list']}{which}): what "
+        "they cost adds up with this one's epsilon and delta, and if this one was chosen among them by its results, "
+        "the price of that choice is in none of these numbers."
     )
 
 
