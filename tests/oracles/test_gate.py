@@ -69,7 +69,9 @@ def test_a_line_that_does_not_match_takes_the_next_unused_number(problem, make_o
     state, _ = crashed(make_oracle, problem, tmp_path, 3)
     oracle = resumed(make_oracle, tmp_path, state)
     elsewhere = {name: p.detach() + 1.0 for name, p in trainable(problem[0]).items()}
-    with pytest.warns(UserWarning, match=r"query 0 .* another value .* stays spent.* number 3, so that 3 of") as told:
+    with pytest.warns(
+        UserWarning, match=r"query 0 .* another value .* stays spent.* number 3, so that it lacks 3 of"
+    ) as told:
         release = oracle.query(elsewhere)
     assert len(told) == 1
     assert release.query == 3
@@ -86,7 +88,7 @@ def test_a_plan_that_a_line_without_a_match_uses_up_says_so(problem, make_oracle
     oracle = resumed(make_oracle, tmp_path, state)
     elsewhere = {name: p.detach() + 1.0 for name, p in trainable(problem[0]).items()}
     with (
-        pytest.warns(UserWarning, match="the session has no number left, so that 10 of"),
+        pytest.warns(UserWarning, match="the session has no number left, so that it lacks 10 of"),
         pytest.raises(BudgetExceededError),
     ):
         oracle.query(elsewhere)

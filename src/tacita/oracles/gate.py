@@ -368,7 +368,7 @@ class ReleaseGate:
         warnings.warn(
             f"query {query} of session {self.session.id!r} gives another value than when it was first made (another "
             "number of rows in memory, device, thread count or setting): what was made before stays spent, and the "
-            f"session {goes_on}, so that {self._position - query} of its steps are missing.",
+            f"session {goes_on}, so that it lacks {self._position - query} of its steps.",
             stacklevel=2,
         )
 
