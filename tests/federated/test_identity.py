@@ -43,7 +43,8 @@ def test_a_client_comes_back_and_nobody_takes_its_place(tmp_path, two):
     assert introduce(again, other, 0) is None
     assert introduce(again, ClientIdentity.at(tmp_path / "one", new=False), 0) == 0
     assert len(told) == 2
-    assert all("client 0, with another key" in words and "clients.json" in words for words in told)
+    assert all("client 0, with another key" in words and "cannot go on under its number" in words for words in told)
+    assert not any("clients.json" in words for words in told)  # without its line the client would spend anew
 
 
 def test_what_was_overheard_serves_for_nothing(two):

@@ -159,3 +159,10 @@ def test_rounding_is_no_difference(made):
         patched.setattr(engine_choice, "ProgramEngine", Wrong)
         with pytest.raises(UnsupportedModuleError, match="does not give the gradient"):
             NetworkSource(model, loss_fn, data)
+
+
+def test_class_labels_in_bytes_are_named():
+    """F.cross_entropy takes them outside of a program."""
+    data = torch.randn(9, 3), torch.zeros(9, dtype=torch.uint8)
+    with pytest.raises(UnsupportedModuleError, match=r"class labels.* are neither int64 nor int32: write .long\(\)"):
+        NetworkSource(torch.nn.Linear(3, 2), cross_entropy, data)

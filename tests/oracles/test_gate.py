@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tacita
-from tacita.errors import LedgerError, ResumeError
+from tacita.errors import BudgetExceededError, LedgerError, ResumeError
 from tacita.gradients import GivenSource
 from tacita.oracles import trainable
 from tacita.oracles.gate import ReleaseGate
@@ -69,7 +69,11 @@ def test_a_line_that_does_not_match_takes_the_next_unused_number(problem, make_o
     state, _ = crashed(make_oracle, problem, tmp_path, 3)
     oracle = resumed(make_oracle, tmp_path, state)
     elsewhere = {name: p.detach() + 1.0 for name, p in trainable(problem[0]).items()}
-    release = oracle.query(elsewhere)
+    with pytest.warns(
+        UserWarning, match=r"query 0 .* another value .* stays spent.* number 3, so that it lacks 3 of"
+    ) as told:
+        release = oracle.query(elsewhere)
+    assert len(told) == 1
     assert release.query == 3
     assert oracle.session.queries_made == 4
     assert oracle.remaining_queries == 6
@@ -77,6 +81,17 @@ def test_a_line_that_does_not_match_takes_the_next_unused_number(problem, make_o
     for _ in range(4):
         expected = fresh.query(elsewhere)
     assert same(release, expected)  # batch and noise are those of number 3, never those of number 0
+
+
+def test_a_plan_that_a_line_without_a_match_uses_up_says_so(problem, make_oracle, tmp_path):
+    state, _ = crashed(make_oracle, problem, tmp_path, 10)
+    oracle = resumed(make_oracle, tmp_path, state)
+    elsewhere = {name: p.detach() + 1.0 for name, p in trainable(problem[0]).items()}
+    with (
+        pytest.warns(UserWarning, match="the session has no number left, so that it lacks 10 of"),
+        pytest.raises(BudgetExceededError),
+    ):
+        oracle.query(elsewhere)
 
 
 def test_a_sum_over_other_rows_in_memory_is_released_under_a_number_of_its_own(problem, make_oracle, tmp_path):

@@ -131,7 +131,8 @@ PITFALLS = [
     Pitfall(
         22,
         "noise or threshold that change with the physical batch",
-        "noise is added once, above all chunks; any physical batch gives the same release",
+        "noise is added once, above all chunks; any physical batch gives the same release, up to rounding and, with "
+        "dropout, to masks that each draws for itself",
     ),
     Pitfall(
         23,

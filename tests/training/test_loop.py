@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import tacita
+from tacita.errors import UnsupportedModuleError
 from tacita.runs import checkpoint
 from tacita.training.loop import DROWNED
 
@@ -88,3 +89,26 @@ def test_noise_that_drowns_all_queries_is_said_once(epsilon, drowned):
     noise = session.event.noise_std[0]  # of a threshold of 1
     ratio = 256 * session.planned_queries**0.5 / (noise * 10**0.5)
     assert (ratio < DROWNED) == drowned
+
+
+def normalized():
+    return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.5))
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["a module in eval mode", "the model in eval mode"])
+def test_modules_keep_their_modes_unless_the_model_is_not_in_train_mode(whole):
+    """A batch norm in eval mode has fixed statistics and mixes no records, as its refusal advises."""
+    model = normalized()
+    model[1].requires_grad_(False)
+    model.eval() if whole else model[1].eval()
+    settings = dict(target_epsilon=3.0, target_delta=1e-3, epochs=1, num_records=100, progress=False)
+
+    def fit():
+        tacita.fit(model, lambda m, batch: m(batch[0]).square().sum(1), (torch.randn(100, 3),), **settings)
+
+    if whole:
+        with pytest.raises(UnsupportedModuleError, match="mixes samples"):
+            fit()
+    else:
+        fit()
+    assert [one.training for one in model] == [True, whole, True]

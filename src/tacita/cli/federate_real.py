@@ -48,7 +48,7 @@ def serve(
     Example: tacita federate serve federation.toml --output runs/server --insecure
 
     Args:
-        federation: The TOML file that all take part under; docs/federated.md has it.
+        federation: The TOML file that all take part under; docs/federated-flower.md has it.
         output: The folder of the server, which gets model.npz.
         host: The address to listen at.
         port: The port to listen at.
@@ -113,7 +113,7 @@ def join(
     Example: tacita federate join federation.toml mine.npz --client 0 --output mine --superlink host:9092 --insecure
 
     Args:
-        federation: The TOML file that all take part under; docs/federated.md has it.
+        federation: The TOML file that all take part under; docs/federated-flower.md has it.
         data: An NPZ file with features (rows, d) and labels (rows,).
         client: This client's number, from 0.
         output: The folder of this client; its private folder holds key and state.

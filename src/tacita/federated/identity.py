@@ -136,12 +136,10 @@ class KnownClients:
             self._keys[said.client] = said.key
             self._save()
         elif not hmac.compare_digest(known, said.key):
-            where = (
-                "" if self.path is None else f" If its folder was lost, remove its line from {os.fspath(self.path)}."
-            )
             self._tell(
                 f"a node said that it is client {said.client}, with another key than that client had before: it is not "
-                f"asked.{where}"
+                "asked. A client whose folder is lost cannot go on under its number: the others go on without it, or a "
+                "new federation begins, which spends anew."
             )
             return None
         return said.client

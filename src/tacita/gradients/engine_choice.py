@@ -151,6 +151,8 @@ def default_chunk_rows(method: str, params: Mapping[str, Tensor]) -> int | None:
 
 # A pattern in PyTorch's message where vmap or a trial without values stops -> a cause that a person can act on.
 _CAUSES = {
+    "gather.*for index": "class labels, or another index, are neither int64 nor int32: write .long(), as in "
+    "cross_entropy(model(x), y.long(), reduction='none')",
     "override the setup_context": "the forward of a torch.autograd.Function takes ctx: write def forward(x) and "
     "def setup_context(ctx, inputs, output)",
     "control flow": "its code looks at values of a record (an if, bool() or a comparison of a tensor)",

@@ -154,7 +154,7 @@ def _batch_norm(name: str, module: nn.Module) -> Refusal | None:
         return Refusal(
             name,
             f"({kind}) computes statistics over the batch, and so mixes samples",
-            f"replace {kind} {name!r} by GroupNorm, or put it in eval mode with frozen statistics",
+            f"replace {kind} {name!r} by GroupNorm, or put it in eval mode with frozen statistics, after model.train()",
         )
     return None
 

@@ -8,6 +8,7 @@ recording.
 import copy
 import math
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -162,7 +163,8 @@ class ReleaseGate:
         """Continue at ``position`` with ``state``, from a checkpoint written under the key of ``generation``.
 
         An older key is ratcheted forward to that generation. A newer one cannot redo a query, so that all used numbers
-        are left behind.
+        are left behind. Never continue a copy: two copies of a run's folder, with its private files, that are both
+        continued draw the same noise, and the difference of their releases is the data's.
 
         Raises:
             ResumeError: The key is newer, numbers are used, and the event does not compose query by query; or the
@@ -206,7 +208,8 @@ class ReleaseGate:
     def begin(self) -> int:
         """Return the number of the next query, reserved on disk before any of its noise can be used.
 
-        If :meth:`commit` found that the last number was released with other values, all used numbers are left behind.
+        If :meth:`commit` found that the last number was released with other values, all used numbers are left behind,
+        with a warning.
 
         Raises:
             BudgetExceededError: The plan is used up.
@@ -221,8 +224,9 @@ class ReleaseGate:
                 f"session {session.id!r} was opened by an earlier run: load its checkpoint before the first query."
             )
         if self._other_values:
-            self._other_values = False
+            self._other_values, query = False, self._position
             self._leave_used_numbers()
+            self._warn_of_missing(query)
         query = self._position
         if query >= self._planned_queries:
             raise BudgetExceededError(
@@ -358,6 +362,15 @@ class ReleaseGate:
                 "new session at full cost."
             )
         self._position = max(self._position, self.session.last_query + 1)
+
+    def _warn_of_missing(self, query: int) -> None:
+        goes_on = f"goes on with number {self._position}" if self.remaining_queries else "has no number left"
+        warnings.warn(
+            f"query {query} of session {self.session.id!r} gives another value than when it was first made (another "
+            "number of rows in memory, device, thread count or setting): what was made before stays spent, and the "
+            f"session {goes_on}, so that it lacks {self._position - query} of its steps.",
+            stacklevel=2,
+        )
 
     def _fingerprint(self, query: int, values: Blocks, elsewhere: bytes = b"") -> str:
         """Return a keyed one-time tag of the values and of all that decides which noise each of them gets.

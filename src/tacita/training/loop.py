@@ -128,7 +128,8 @@ def train(
     every = begin(state, checkpoints)
     if state.oracle.source.ranks.leads:
         warn_if_drowned(state.oracle, state.model)
-    state.model.train()
+    if not state.model.training:  # else its modules keep their modes: frozen statistics of a batch norm, say
+        state.model.train()
     while state.oracle.remaining_queries and not state.stopped:
         try:
             releases: tuple[Release, ...] = (state.oracle.backward(),)
