@@ -388,3 +388,8 @@ def test_runs_on_named_data_are_counted(tmp_path):
 def test_the_statement_has_the_declared_number_of_records():
     stated = tacita.fit(*problem(), **SETTINGS).statement
     assert stated.to_json()["rows"] == {"value": SETTINGS["num_records"], "how": "declared"}
+
+
+def test_a_function_is_no_score():
+    with pytest.raises(TypeError, match="score must be a tacita.HeldOutLoss"):
+        tacita.fit(*problem(), **SETTINGS, score=lambda model: 0.5)

@@ -223,7 +223,7 @@ def fit(
         True
     """
     check_optimizer(optimizer, scheduler)
-    _check_variants(average, noise, feedback, hardened, early_stop)
+    _check_variants(average, noise, feedback, hardened, early_stop, score)
     check_about({} if about is None else about)
     written = Published(publish, export, folder)
     relation, unit = relation_and_unit(ledger, share, folder, neighboring_relation, privacy_unit)
@@ -326,10 +326,17 @@ def _with_list(
 
 
 def _check_variants(
-    average: Any, noise: str, feedback: Feedback | None, hardened: bool | str, early_stop: EarlyStop | None
+    average: Any,
+    noise: str,
+    feedback: Feedback | None,
+    hardened: bool | str,
+    early_stop: EarlyStop | None,
+    score: Any,
 ) -> None:
     """Refuse values that do not exist or do not go together, before a folder is made."""
     check_average(average)
+    if not isinstance(score, HeldOutLoss | None):
+        raise TypeError(f"score must be a tacita.HeldOutLoss, HeldOutLoss(upper=1.0) say, got {score!r}.")
     if noise not in get_args(Noise):
         raise ValueError(f"noise must be one of {', '.join(get_args(Noise))}, got {noise!r}.")
     if noise != "independent" and (hardened or feedback is not None):
