@@ -9,7 +9,7 @@ import pytest
 import tacita
 from tacita.cli.app import make_app, run
 from tacita.finetune import base_model
-from tacita.finetune.card import card
+from tacita.finetune.card import CAVEATS, card
 from tacita.finetune.settings import FinetuneSettings
 from tacita.finetune.text_run import warmed_up
 
@@ -30,12 +30,47 @@ def folder(path, config, *names):
         ({}, ["pytorch_model.bin"], r"holds pickled weights \(pytorch_model.bin\): convert them to safetensors first"),
         ({}, [], "holds no weights"),
         ({"auto_map": {}}, ["model.safetensors"], "needs code of its own"),
-        ({"quantization_config": {}}, ["model.safetensors"], "quantised weights cannot be read by the engine"),
+        ({"quantization_config": {}}, ["model.safetensors"], "quantised weights, which the engine cannot read"),
+        ({"transformers_weights": "sub/model.safetensors"}, ["model.safetensors"], "names weights elsewhere"),
+        ({"configuration_files": []}, ["model.safetensors"], "has a configuration for each version"),
+        ({}, ["model.safetensors", "adapter_config.json"], "holds an adapter on another model"),
+        ({}, ["model.safetensors", "tokenizer_config.json"], "tokenizer_config.json of MODEL cannot be read as JSON"),
     ],
 )
 def test_a_model_that_cannot_be_trained_is_refused(config, names, words, tmp_path):
     with pytest.raises(ValueError, match=words):
         base_model.check_folder(folder(tmp_path / "m", config, *names))
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "generation_config.json", "processor_config.json"])
+def test_code_of_a_models_own_is_refused_in_every_file(name, tmp_path):
+    model = folder(tmp_path / "m", {}, "model.safetensors")
+    (model / "vocab.json").write_text('{"auto_map": 7}')  # the number of a token
+    base_model.check_folder(model)
+    (model / name).write_text('{"auto_map": {"AutoTokenizer": ["own.Words", null]}}')
+    with pytest.raises(ValueError, match=rf"needs code of its own .*\({name}\)"):
+        base_model.check_folder(model)
+
+
+@pytest.mark.parametrize("name", ["sub/b.safetensors", "../b.safetensors", "gone.safetensors", "b.bin"])
+def test_weights_lie_in_the_folder_itself(name, tmp_path):
+    model = folder(tmp_path / "m", {}, "a.safetensors", "other.safetensors", "b.bin")
+    for place in ("m/sub", "."):
+        (tmp_path / place).mkdir(exist_ok=True)
+        (tmp_path / place / "b.safetensors").write_bytes(b"x")
+    index = {"weight_map": {"head": "a.safetensors"}}
+    (model / "model.safetensors.index.json").write_text(json.dumps(index))
+    base_model.check_folder(model)
+    assert base_model.weights(model) == ["a.safetensors"]
+    index["weight_map"]["body"] = name
+    (model / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ValueError, match=f"names '{name}', which is no safetensors file in that folder itself"):
+        base_model.check_folder(model)
+
+
+def test_each_file_of_a_model_and_its_tokenizer_has_a_hash(tmp_path):
+    names = ["model.safetensors", "config.json", "chat_template.jinja", "tokenizer.model", "merges.txt"]
+    assert base_model.hashes(folder(tmp_path / "m", {}, *names[:1], *names[2:])).keys() == {*names}
 
 
 def test_nothing_is_fetched(tmp_path):
@@ -117,6 +152,7 @@ def test_the_card_says_what_the_statement_says():
         "**private**: epsilon at most 7.25",
         "1e-06, add_or_remove_one, one letter",
         "* A caveat.",
+        *(f"* {caveat}" for caveat in CAVEATS),
         "* Model: all weights; base gpt2 (SHA-256 of model.safetensors: ab12); template of conversations: none.",
         "* Data: letters.jsonl (the name that was given, or the file's).",
         "* Purpose: letters",

@@ -258,3 +258,9 @@ def test_persons_come_with_the_lines(tmp_path):
     assert rows.extend([Line(None, '"ann"'), Line(None)]) == ['"ann"', None]
     assert len(rows) == 2
     assert [*tmp_path.iterdir()] == []
+
+
+def test_a_conversation_of_too_many_letters_contributes_nothing():
+    most = 64 * 8  # letters a token, tokens
+    assert encoded(chat("a" * (most - 1), "b"), max_tokens=8, cut="prompt").counts
+    assert not encoded(chat("a" * most, "b"), max_tokens=8, cut="prompt").counts

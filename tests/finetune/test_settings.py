@@ -6,8 +6,10 @@ from dataclasses import fields, replace
 import pytest
 
 import tacita
-from tacita.finetune.settings import FinetuneSettings
+from tacita.finetune.settings import CONFIG, Files, FinetuneSettings
+from tacita.finetune.text_run import Prepared, finetune
 from tacita.random import Randomness
+from tacita.runs.folder import RunFolder
 from tacita.runs.run_facts import data_fingerprint, run_id
 from tests.finetune.toy import prepared
 
@@ -33,11 +35,9 @@ def base(tmp_path):
 
 
 @pytest.fixture
-def begun(base, tmp_path):
+def begun(base):
     """The settings that a run wrote down when it began."""
-    path = tmp_path / "config.toml"
-    path.write_text(prepared(base, **FIRST).config())
-    return path
+    return prepared(base, **FIRST).config().encode()
 
 
 def test_every_setting_has_another_value_here():
@@ -59,10 +59,35 @@ def test_memory_may_change_and_the_base_may_not(base, begun):
         prepared(base, **FIRST).held_to(begun)
 
 
+def test_files_have_the_end_of_their_paths_alone(base):
+    given = {"template": "/secret/t.jinja", "public_validation": "../secret/p.jsonl", "fingerprint_key": "/secret/k"}
+    first = prepared(base, **given)
+    assert "secret" not in first.config()
+    first.held_to(first.config().encode())
+    for name in given:
+        with pytest.raises(tacita.ResumeError, match=f"--{name.replace('_', '-')} was .* and is other now"):
+            prepared(base, **{**given, name: "/secret/other"}).held_to(first.config().encode())
+
+
+@pytest.mark.parametrize(
+    ("typed", "stated"),
+    [("models/m", "models/m"), ("/home/a/m", "m"), ("../a/m", "m"), ("a/../m", "m"), ("m/b/..", "m")],
+)
+def test_a_base_is_named_without_the_folders_of_this_machine(typed, stated):
+    assert prepared(typed).base_name == stated
+
+
+def test_the_records_that_are_held_out_are_not_trained_on():
+    found = prepared(rows=1000, holdout=0.1, rate=0.5)
+    assert (found.kept, found.batch) == (900, 450)
+    assert prepared(rows=1000).kept == 1000
+
+
 def test_the_statement_names_data_and_base(base, tmp_path):
     texts, key = tmp_path / "letters.jsonl", tmp_path / "data.key"
     texts.write_text("{}")
     key.write_bytes(bytes(32))
+    (base / "consolidated.safetensors").write_bytes(b"not what is loaded")
     randomness = Randomness.insecure(1)
     found = prepared(base, fingerprint_key=str(key)).stated(texts, randomness)
     assert found == {
@@ -77,3 +102,27 @@ def test_the_statement_names_data_and_base(base, tmp_path):
     assert "data_fingerprint" not in own
     own = prepared(base, template="elsewhere/plain.jinja").stated(texts, randomness)
     assert own["text_template"] == "plain.jinja"
+
+
+def test_a_sealed_run_is_held_to_its_settings_before_it_is_tidied(base, tmp_path, monkeypatch):
+    texts, output = tmp_path / "d.jsonl", tmp_path / "a"
+    texts.write_text('{"text": "abc"}\n' * 20)
+
+    def run(**changes):
+        own = prepared(base, rate=0.25, dataset_name="d", output=str(output), **changes)
+        monkeypatch.setattr(Prepared, "of", lambda *_: own)
+        return finetune(Files(base, texts), own.settings, randomness=Randomness.insecure(1))
+
+    def killed(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Prepared, "export", lambda own, _, folder: (folder / CONFIG).write_text(own.config()))
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "finish", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run()
+    with pytest.raises(tacita.ResumeError, match=r"--epsilon was 8.0 and is 4.0 now"):
+        run(epsilon=4.0)
+    assert (output / "private").is_dir()
+    assert run(physical_batch=3).fields["verdict"]
+    assert not (output / "private").exists()

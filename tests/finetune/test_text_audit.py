@@ -38,7 +38,7 @@ class ByHeart(torch.nn.Module):
 def files(tmp_path, monkeypatch):
     words = Tokenizer(None)
     encoder = TokenEncoder(tokenizer=words, max_tokens=48)
-    monkeypatch.setattr(Prepared, "of", lambda files, own: Prepared(own, encoder, ByHeart(len(words)), files.model))
+    monkeypatch.setattr(Prepared, "of", lambda files, own: Prepared(own, encoder, ByHeart(len(words)), files.model, {}))
     path = tmp_path / "public.jsonl"
     path.write_text("\n".join(json.dumps({"text": f"line {k}", "who": k // 2}) for k in range(20)))
     return Files(Path("m"), path)

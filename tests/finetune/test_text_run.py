@@ -227,11 +227,74 @@ def test_another_base_is_refused(place):
     generation.load("a", "moved")
 
 
+def test_what_is_hashed_is_what_is_loaded(place):
+    under = transformers.AutoModelForCausalLM.from_pretrained("m")
+    under.save_pretrained("shards", max_shard_size="10KB")
+    index = Path("shards/model.safetensors.index.json")
+    Path("m/model.safetensors").rename("m/decoy.safetensors")
+    for path in Path("shards").glob("model*"):
+        path.rename(Path("m", path.name))
+    shards = sorted({*json.loads(Path("m", index.name).read_text())["weight_map"].values()})
+    assert len(shards) > 1
+    assert [*run("a").fields["base_model"]["sha256"]] == shards
+    Path("m/sub").mkdir()
+    for name in shards:
+        Path("m", name).rename(Path("m/sub", name))
+    inside = Path("m", index.name).read_text().replace('"model-', '"sub/model-')
+    Path("m", index.name).write_text(inside)
+    transformers.AutoModelForCausalLM.from_pretrained("m")  # reads them there
+    for opened in (lambda: run("b"), lambda: check_texts("d.jsonl", "m", RecordSettings())):
+        with pytest.raises(ValueError, match="which is no safetensors file in that folder itself"):
+            opened()
+    assert not Path("b").exists()
+
+
+@pytest.mark.parametrize("train", ["lora", "full"])
+def test_no_library_asks_whether_to_run_code(train, place, monkeypatch):
+    asked = []
+    for kind in (transformers.AutoConfig, transformers.AutoTokenizer, transformers.AutoModelForCausalLM):
+
+        def opened(*given, real=kind.from_pretrained, **settings):
+            asked.append(settings.get("trust_remote_code"))
+            return real(*given, **settings)
+
+        monkeypatch.setattr(kind, "from_pretrained", opened)
+    run("a", train=train)
+    trained = len(asked)
+    generation.load("a")
+    assert 0 < trained < len(asked)
+    assert {*asked} == {False}
+
+
+def test_a_base_is_hashed_before_it_is_opened(place, monkeypatch):
+    first = file_sha256(Path("m/tokenizer.json"))
+    real = transformers.AutoTokenizer.from_pretrained
+
+    def opened(*given, **settings):
+        found = real(*given, **settings)
+        Path("m/tokenizer.json").write_text("{}")
+        return found
+
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", opened)
+    assert Prepared.of(FILES, settings("a")).base_sha256["tokenizer.json"] == first
+
+
+def test_no_published_file_has_the_folders_of_the_files_that_were_given(place):
+    Path("secret").mkdir()
+    Path("secret/k").write_bytes(bytes(32))
+    Path("secret/t.jinja").write_text(TEMPLATE)
+    Path("secret/p.jsonl").write_text(json.dumps(RECORDS[0]))
+    own = settings("a", fingerprint_key="secret/k", template="secret/t.jinja", public_validation="secret/p.jsonl")
+    finetune(Files(Path("secret/../m"), Path("d.jsonl")), own)
+    for path in Path("a").rglob("*"):
+        assert path.is_dir() or b"secret/" not in path.read_bytes(), path
+
+
 class KilledError(Exception):
     """Stands for the end of the process."""
 
 
-def killed_in(kind, method, monkeypatch):
+def killed_in(kind, method, monkeypatch, **changes):
     """Run "a" until ``method`` of ``kind`` is called."""
 
     def killed(self):
@@ -240,7 +303,7 @@ def killed_in(kind, method, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(kind, method, killed)
         with pytest.raises(KilledError):
-            run("a")
+            run("a", **changes)
 
 
 @pytest.mark.parametrize("after", [1, 3])
@@ -272,6 +335,39 @@ def test_a_run_that_was_sealed_is_tidied(place, monkeypatch):
     killed_in(RunFolder, "finish", monkeypatch)
     assert run("a").fields["about"] == {"purpose": "to answer letters"}
     assert not Path("a/private").exists()
+
+
+def test_a_sealed_run_is_tidied_by_its_own_command_alone(place, monkeypatch):
+    killed_in(RunFolder, "finish", monkeypatch)
+    with pytest.raises(tacita.ResumeError, match=r"--epsilon was 8.0 and is 4.0 now"):
+        run("a", epsilon=4.0)
+    Path("m").rename("moved")
+    with pytest.raises(ValueError, match="MODEL must be a folder"):
+        run("a")
+    base("m", seed=1)
+    with pytest.raises(tacita.ResumeError, match="MODEL is another one now"):
+        run("a")
+    assert Path("a/private").is_dir()
+
+
+def test_a_sealed_run_of_another_kind_is_not_tidied(place, monkeypatch):
+    killed_in(RunFolder, "finish", monkeypatch)
+    monkeypatch.setattr("tacita.finetune.text_run.CONFIG", "settings.toml")  # which no run of this kind has
+    with pytest.raises(tacita.TacitaError, match=r"settings.toml is not a file that its ledger was sealed with"):
+        run("a")
+    assert Path("a/private").is_dir()
+
+
+def test_the_fingerprint_is_of_the_file_that_was_trained_on(place, monkeypatch):
+    Path("data.key").write_bytes(bytes(range(32)))
+    killed_in(HeldOutScore, "fields", monkeypatch, fingerprint_key="data.key")
+    before = Path("d.jsonl").read_bytes()
+    Path("d.jsonl").write_bytes(before + b"\n")  # the same tokens
+    with pytest.raises(tacita.ResumeError, match="DATA, or the key of --fingerprint-key, is another file now"):
+        run("a", fingerprint_key="data.key")
+    Path("d.jsonl").write_bytes(before)
+    fields = run("a", fingerprint_key="data.key").fields
+    assert fields["data_fingerprint"] == data_fingerprint("data.key", fields["run"]["id"], "d.jsonl")
 
 
 COMMAND = (

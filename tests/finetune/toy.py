@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import torch
 
-from tacita.finetune import TokenEncoder
+from tacita.finetune import TokenEncoder, base_model
 from tacita.finetune.settings import FinetuneSettings
 from tacita.finetune.text_run import Prepared
 
@@ -69,4 +69,6 @@ def prepared(base="m", **changes):
     """A run on the toys, before any record is read."""
     given = {"epsilon": 8.0, "delta": 1e-5, "train": "full", "epochs": 1.0, "holdout": 0.0, "output": "nowhere"}
     encoder = TokenEncoder(tokenizer=Tokenizer(), max_tokens=8)
-    return Prepared(FinetuneSettings(**{**given, **changes}), encoder, Model(), Path(base))
+    return Prepared(
+        FinetuneSettings(**{**given, **changes}), encoder, Model(), Path(base), base_model.hashes(Path(base))
+    )

@@ -391,5 +391,5 @@ def test_the_statement_has_the_declared_number_of_records():
 
 
 def test_a_function_is_no_score():
-    with pytest.raises(TypeError, match="score must be a tacita.HeldOutLoss"):
+    with pytest.raises(TypeError, match=r"score must be a tacita\.HeldOutLoss"):
         tacita.fit(*problem(), **SETTINGS, score=lambda model: 0.5)

@@ -16,6 +16,14 @@ from tacita.runs.sealed_run import file_sha256
 from tacita.tables.settings import read_text
 
 DROPOUTS = ("dropout", "pdrop")  # how the configurations of transformers name them
+WHOLE, INDEX, ADAPTER = "model.safetensors", "model.safetensors.index.json", "adapter_config.json"
+LOCAL = {"local_files_only": True, "trust_remote_code": False}  # nothing is fetched, no code of a model's own is run
+REFUSED = {
+    "auto_map": "needs code of its own (auto_map), which is not run: choose another model",
+    "quantization_config": "has quantised weights, which the engine cannot read: load it in bfloat16, unquantised",
+    "transformers_weights": "names weights elsewhere (transformers_weights): give a folder that holds its own",
+    "configuration_files": "has a configuration for each version (configuration_files): leave config.json alone there",
+}
 LORA_SEED = 0  # of the first factor of an adapter, which is public; the other one starts at zero
 
 
@@ -36,25 +44,54 @@ def check_folder(folder: Path) -> dict[str, Any]:
     """Return the configuration of a model's folder.
 
     Raises:
-        ValueError: It is no such folder; its weights are pickled or quantised; or it needs code of its own.
+        ValueError: It is no such folder; its weights are elsewhere, pickled or quantised; or it needs code of its own.
     """
     if not (folder / "config.json").is_file():
         raise ValueError(
             f"MODEL must be a folder in the format of transformers, with config.json, got {str(folder)!r}. Nothing is "
             "fetched from a hub: download the model first."
         )
-    config = json.loads(read_text("MODEL", folder / "config.json"))
-    if not [*folder.glob("*.safetensors")]:
+    if (folder / ADAPTER).exists():
+        raise ValueError(f"{folder.name} holds an adapter on another model ({ADAPTER}): merge them first.")
+    weights(folder)
+    for path in sorted(folder.glob("*.json")):
+        given = _read(path)
+        for name, why in REFUSED.items():
+            # Under any name a number is that of a token: vocabularies are such files, too.
+            if isinstance(given, dict) and not isinstance(given.get(name), int | None):
+                raise ValueError(f"{folder.name} {why} ({path.name}).")
+    return _read(folder / "config.json")
+
+
+def weights(folder: Path) -> list[str]:
+    """Return the names of the files of weights that transformers loads, all of which lie in the folder itself.
+
+    Raises:
+        ValueError: There are none, or the index names others, which no hash of the folder's files would cover.
+    """
+    here = {path.name for path in folder.glob("*.safetensors")}
+    if WHOLE in here:
+        return [WHOLE]
+    named = {*_read(folder / INDEX)["weight_map"].values()} if (folder / INDEX).exists() else set()
+    if not named:
         pickled = sorted(path.name for path in folder.glob("*.bin"))
         raise ValueError(
             f"{folder.name} holds {f'pickled weights ({pickled[0]})' if pickled else 'no weights'}: "
             "convert them to safetensors first."
         )
-    if "auto_map" in config:
-        raise ValueError(f"{folder.name} needs code of its own (auto_map), which is not run: choose another model.")
-    if "quantization_config" in config:
-        raise ValueError("quantised weights cannot be read by the engine: load the model in bfloat16, unquantised.")
-    return config
+    if others := sorted(named - here):
+        raise ValueError(
+            f"{INDEX} of {folder.name} names {others[0]!r}, which is no safetensors file in that folder itself: put "
+            "all weights there, and name them without folders."
+        )
+    return sorted(named)
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(read_text("MODEL", path))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path.name} of MODEL cannot be read as JSON: {error}.") from None
 
 
 def hashes(folder: Path) -> dict[str, str]:
@@ -73,7 +110,7 @@ def check_same(folder: Path, expected: Mapping[str, str]) -> None:
 
 def open_tokenizer(folder: Path, template: str | None = None) -> Any:
     """Return the tokenizer, with the chat template of a file, if one is given."""
-    tokenizer = library("transformers").AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    tokenizer = library("transformers").AutoTokenizer.from_pretrained(str(folder), **LOCAL)
     if template is not None:
         tokenizer.chat_template = read_text("template", template)
     return tokenizer
@@ -82,13 +119,13 @@ def open_tokenizer(folder: Path, template: str | None = None) -> Any:
 def open_model(folder: Path, settings: FinetuneSettings) -> nn.Module:
     """Return the model with the weights that are to be trained: an adapter's, or all."""
     transformers = library("transformers")
-    config = transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True)
+    config = transformers.AutoConfig.from_pretrained(str(folder), **LOCAL)
     for name, value in vars(config).items():
         if name.endswith(DROPOUTS) and isinstance(value, float):
             setattr(config, name, settings.dropout)
     dtype = torch.float32 if settings.train == "full" else getattr(torch, settings.dtype)
     model = transformers.AutoModelForCausalLM.from_pretrained(
-        str(folder), config=config, dtype=dtype, local_files_only=True, use_safetensors=True
+        str(folder), config=config, dtype=dtype, use_safetensors=True, **LOCAL
     )
     return model if settings.train == "full" else _with_adapter(model, settings)
 

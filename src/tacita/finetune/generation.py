@@ -25,6 +25,7 @@ def load(folder: str | Path, base: str | Path | None = None) -> tuple[Any, Any]:
 
     Raises:
         TacitaError: The run is not finished, a file was changed, or the base is another one.
+        ValueError: The model needs code of its own, or has weights elsewhere, as in a folder that another one made.
     """
     run = SealedRun.intact(folder)
     if not run.holds(CONFIG):
@@ -32,14 +33,16 @@ def load(folder: str | Path, base: str | Path | None = None) -> tuple[Any, Any]:
     config = tomllib.loads(run.read(CONFIG).decode())
     transformers = base_model.library("transformers")
     kept = run.folder / ("adapter" if config["train"] == "lora" else "model")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(str(kept), local_files_only=True)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(str(kept), **base_model.LOCAL)
     causal = transformers.AutoModelForCausalLM
     if config["train"] == "full":
-        return causal.from_pretrained(str(kept), local_files_only=True, use_safetensors=True).eval(), tokenizer
+        base_model.check_folder(kept)
+        return causal.from_pretrained(str(kept), use_safetensors=True, **base_model.LOCAL).eval(), tokenizer
     place = _base(config["base"]["name"], base)
     base_model.check_same(place, config["base_sha256"])
+    base_model.check_folder(place)
     under = causal.from_pretrained(
-        str(place), dtype=getattr(torch, config["dtype"]), local_files_only=True, use_safetensors=True
+        str(place), dtype=getattr(torch, config["dtype"]), use_safetensors=True, **base_model.LOCAL
     )
     return base_model.library("peft").PeftModel.from_pretrained(under, str(kept)).eval(), tokenizer
 

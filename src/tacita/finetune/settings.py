@@ -14,6 +14,7 @@ from tacita.tables.settings import check_delta, name_of_data, toml_value
 CONFIG = "config.toml"
 LR = {"lora": 2e-3, "full": 5e-4}  # docs/defaults.md
 RATE = 1 / 50  # of the records, in a step, where their number is not declared
+PATHS = ("template", "public_validation", "fingerprint_key")
 DIVISOR = 256  # of the noisy sum, where their number is not declared: Adam does not see it
 
 CHECKS = {
@@ -161,8 +162,9 @@ class FinetuneSettings(RecordSettings):
         return 2 * self.rank if self.alpha is None else self.alpha
 
     def to_toml(self, **more: Mapping[str, str]) -> str:
-        """Return the file ``config.toml`` of a run, with more tables by name; its folder may be moved."""
+        """Return the file ``config.toml`` of a run, with more tables by name; of paths, which it publishes, the end."""
         given = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "output"}
+        given |= {name: Path(given[name]).name for name in PATHS if given[name] is not None}
         lines = [f"{name} = {toml_value(value)}\n" for name, value in given.items() if value is not None]
         for title, table in more.items():
             lines += [

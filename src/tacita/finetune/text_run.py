@@ -2,10 +2,10 @@
 
 import json
 import math
+import os
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from tacita.training.fit import fit
 from tacita.training.held_out_loss import HeldOutLoss
 from tacita.training.public_loss import EarlyStop
 
+FINGERPRINT = "data_fingerprint"  # of the file that a run began with, among its private files
 WARM_UP = 0.05  # share of the steps over which the step size rises
 
 
@@ -51,12 +52,17 @@ class TextRun:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What is public about a run before any record is read: settings, encoder, model and the name of its base."""
+    """What is public about a run before any record is read: settings, encoder, model, and its base.
+
+    Attributes:
+        base_sha256: The SHA-256 of each file of the base, by name, from before any of them was opened.
+    """
 
     settings: FinetuneSettings
     encoder: TokenEncoder
     model: nn.Module
     base: Path
+    base_sha256: dict[str, str]
 
     @classmethod
     def of(cls, files: Files, settings: FinetuneSettings) -> "Prepared":
@@ -68,6 +74,7 @@ class Prepared:
         files.check(settings)
         if settings.fingerprint_key is not None:
             fingerprint_secret(settings.fingerprint_key)  # before anything is spent
+        digests = base_model.hashes(files.model)
         encoder = encoder_of(files.model, settings)
         name = settings.dataset_name or files.data.name
         settings = replace(settings, max_tokens=encoder.max_tokens, dataset_name=name)
@@ -80,7 +87,7 @@ class Prepared:
                 f"the tokenizer has tokens up to number {encoder.largest}, and the model's embedding has {rows} rows: "
                 "resize it (model.resize_token_embeddings), or take the tokens out."
             )
-        return cls(settings, encoder, model, files.model)
+        return cls(settings, encoder, model, files.model, digests)
 
     @property
     def losses(self) -> Callable:
@@ -118,19 +125,15 @@ class Prepared:
     @property
     def base_name(self) -> str:
         """The base as the user typed it, without the folders of this machine."""
-        return self.base.name if self.base.is_absolute() else str(self.base)
-
-    @cached_property
-    def base_sha256(self) -> dict[str, str]:
-        """The SHA-256 of each file of the base, by name."""
-        return base_model.hashes(self.base)
+        outside = self.base.is_absolute() or ".." in self.base.parts
+        return Path(os.path.abspath(self.base)).name if outside else str(self.base)
 
     def stated(self, data: Path, randomness: Randomness) -> dict[str, Any]:
         """Return what the statement says of data, base and training."""
         own, weights = self.settings, sum(p.numel() for p in trainable(self.model).values())
         adapter = f"LoRA adapter (rank {own.rank}, scale {own.scale:g}, {own.targets}), {weights:,} weights"
         template = "the tokenizer's own" if own.template is None else Path(own.template).name
-        digests = {name: digest for name, digest in self.base_sha256.items() if name.endswith(".safetensors")}
+        digests = {name: self.base_sha256[name] for name in base_model.weights(self.base)}
         found: dict[str, Any] = {
             "model": adapter if own.train == "lora" else f"all {weights:,} weights, trained",
             "base_model": {"name": self.base_name, "sha256": digests},
@@ -156,15 +159,13 @@ class Prepared:
         about = {"name": self.base_name, "lora_seed": str(base_model.LORA_SEED)}
         return self.settings.to_toml(base=about, base_sha256=self.base_sha256)
 
-    def held_to(self, before: Path) -> None:
-        """Refuse other settings, or another base, than those of the file that the run wrote when it began.
+    def held_to(self, before: bytes) -> None:
+        """Refuse other settings, or another base, than those of the ``config.toml`` that the run wrote.
 
         Raises:
             ResumeError: One differs, and is named with both values.
         """
-        if not before.exists():
-            return
-        first, now = tomllib.loads(before.read_text(encoding="utf-8")), tomllib.loads(self.config())
+        first, now = tomllib.loads(before.decode()), tomllib.loads(self.config())
         for name in sorted({*first, *now} - {"physical_batch", "base"}):  # memory alone; the words of a path
             if first.get(name) == now.get(name):
                 continue
@@ -194,24 +195,29 @@ def finetune(
         randomness = Randomness.insecure(settings.seed)
     if settings.output is None:
         raise ValueError("output is missing: give --output FOLDER, a new or an empty one.")
-    folder = RunFolder(settings.output)
+    folder, prepared = RunFolder(settings.output), Prepared.of(files, settings)
     if folder.tidying:  # a killed process had written everything, and only its private files are left
         run = RunLifecycle.start(folder, argument="output")
-        run.sealed_run()
+        prepared.held_to(run.sealed_run().read(CONFIG))
         run.finish()
         return _of(folder.path)
-    prepared = Prepared.of(files, settings)
     own, begun = prepared.settings, folder.private / CONFIG
-    prepared.held_to(begun)
+
+    def check(_: Any = None) -> None:
+        if begun.exists():
+            prepared.held_to(begun.read_bytes())
+
+    check()
     beside = folder.path.absolute().parent
     make_folder(beside)
     rows, units = encoded(prepared.encoder, files.data, beside, own.unit_field)
     public = None if own.public_validation is None else _public(prepared.encoder, own.public_validation, beside)
-    run = RunLifecycle.start(folder, randomness, argument="output", check=lambda _: prepared.held_to(begun))
+    run = RunLifecycle.start(folder, randomness, argument="output", check=check)
     if not begun.exists():
         replace_durably(begun, prepared.config().encode(), mode=0o600)
     record(own, run.randomness, own.privacy_unit or default_unit(own.unit_field))
     said = prepared.stated(files.data, run.randomness)
+    _held_to_file(folder.private / FINGERPRINT, said.get("data_fingerprint"))
     fitted(
         prepared,
         rows,
@@ -228,6 +234,19 @@ def finetune(
         progress=progress,
     )
     return _of(folder.path)
+
+
+def _held_to_file(first: Path, now: str | None) -> None:
+    """Refuse another file than the one that the run began with: others may have the same tokens, not the same bytes."""
+    if now is None:
+        return
+    if not first.exists():
+        replace_durably(first, now.encode(), mode=0o600)
+    if first.read_text() != now:
+        raise ResumeError(
+            "DATA, or the key of --fingerprint-key, is another file now, and the folder of --output holds an "
+            "unfinished run whose statement would name this one: restore the file, or choose another folder."
+        )
 
 
 def fitted(prepared: Prepared, rows: EncodedTexts, units: list, randomness: Randomness | None, **more: Any) -> Run:

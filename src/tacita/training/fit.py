@@ -223,7 +223,7 @@ def fit(
         True
     """
     check_optimizer(optimizer, scheduler)
-    _check_variants(average, noise, feedback, hardened, early_stop, score)
+    _check_variants(average, noise, feedback, hardened, early_stop, score=score)
     check_about({} if about is None else about)
     written = Published(publish, export, folder)
     relation, unit = relation_and_unit(ledger, share, folder, neighboring_relation, privacy_unit)
@@ -331,6 +331,7 @@ def _check_variants(
     feedback: Feedback | None,
     hardened: bool | str,
     early_stop: EarlyStop | None,
+    *,
     score: Any,
 ) -> None:
     """Refuse values that do not exist or do not go together, before a folder is made."""
