@@ -401,3 +401,12 @@ def test_without_the_experiments_reproduce_says_how_to_get_them(monkeypatch, tac
     assert outcome.code == 2
     assert "pip install ./reproductions" in _one_line(outcome.err)
     assert "reproduce" not in tacita_command("--help").out
+
+
+def test_check_reads_a_file_by_its_schema_and_the_options_beside_it(tmp_path, monkeypatch, tacita_command):
+    monkeypatch.chdir(tmp_path)
+    Path("notes.csv").write_bytes(b'note,y\n"caf\xe9\nand more",1\n"b",0\n')
+    Path("notes.toml").write_text("reviewed = true\n[reading]\nmultiline = true\n")
+    looked = tacita_command("check", "notes.csv", "--schema", "notes.toml", "--encoding", "latin-1").out
+    assert "2 records" in looked
+    assert "too few cells" not in looked

@@ -547,7 +547,9 @@ def test_a_client_that_is_finished_is_a_run_like_any_other(tmp_path):
         finish_client(settings, number=1, folder=place)
     with pytest.raises(ResumeError, match="another federation or client"):
         finish_client(SETTINGS, number=0, folder=place)
-    words = finish_client(settings, number=0, folder=place, about={"responsible": "Dr. X"})
+    words = finish_client(settings, number=0, folder=place, about={"responsible": "Dr. X"}, dataset_name="patients")
+    assert "none listed under this name in tacita-runs.jsonl" in " ".join(words.split())
+    assert json.loads((tmp_path / "tacita-runs.jsonl").read_text())["epsilon"] == settings.epsilon
     assert "against the server and whoever sees this client's messages" in words
     assert settings.id in " ".join(words.split())
     assert "1 of 6 planned queries made" in " ".join(words.split())

@@ -102,6 +102,7 @@ def join(
     trust_code: Flag = False,
     unchecked: Flag = False,
     finish: Flag = False,
+    dataset_name: str | None = None,
     about: Annotated[About, FLAT] = NOTHING_SAID,
 ) -> int:
     """Take part in a federation as one client, with data, key and ledger that stay on this machine.
@@ -126,6 +127,7 @@ def join(
         model: The model of the server's --model; its code never meets a row, but as a program.
         trust_code: Import and call the code that --model names.
         unchecked: Take rows whose values look wrong, such as a label of no class. A client that has started does.
+        dataset_name: Public name of the data, by default the file's, under which finished runs are listed.
         finish: Do not answer: seal the folder with the statement, remove the key, and leave the federation for good.
     """
     from tacita.federated.federation import FederationSettings, joined
@@ -138,8 +140,10 @@ def join(
     said = {name: value for name, value in asdict(about).items() if value is not None}
     check_about(said)
     own, settings = RunFolder(output), FederationSettings.read(federation)
+    named = dataset_name or Path(data).name
+    seal = partial(finish_client, settings, number=client, folder=output, about=said, dataset_name=named)
     if finish or own.tidying:
-        print(finish_client(settings, number=client, folder=output, about=said))
+        print(seal())
         say_written(output)
         return 0
     _check_code(model, trusted=trust_code)
@@ -175,7 +179,7 @@ def join(
                 "--finish it seals the folder, and the client answers no more."
             )
             return 0
-    print(finish_client(settings, number=client, folder=output, about=said))
+    print(seal())
     say_written(output)
     return 0
 

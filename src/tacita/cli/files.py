@@ -29,10 +29,10 @@ VERIFIED = (
 )
 
 
-def _resolved(text: "Text | None") -> "FileFormat":
-    """Return the format of a file of text, with defaults for what was not given."""
+def _resolved(text: "Text | None", declared: "FileFormat | None" = None) -> "FileFormat":
+    """Return the format of a file of text, with what was declared, or defaults, for what was not given."""
     names = names_of("columns", (text or {}).get("columns", ""), keep_empty=True)
-    return file_format({**(text or {}), "columns": names})
+    return file_format({**(text or {}), "columns": names or None}, declared)
 
 
 def predict(
@@ -170,13 +170,11 @@ def check(
     import msgspec
 
     from tacita.tables.checking import check as look
-    from tacita.tables.csv_lines import FileFormat
     from tacita.tables.readers import read_table
     from tacita.tables.schema import Schema, Target
 
     declared = Schema() if schema is None else Schema.loads(read_text("schema", schema))
-    given = _resolved(text)
-    reading = declared.reading if given == FileFormat() else given
+    reading = _resolved(text, declared.reading)
     found = target if declared.target is None else declared.target.column
     declared = msgspec.structs.replace(
         declared, reading=reading, target=declared.target or (Target(column=found) if found else None)

@@ -6,6 +6,7 @@ server, and ends the client for good: a folder without its key answers no broadc
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tacita.errors import ResumeError, TacitaError
 from tacita.federated.federation import UNIT, FederationSettings
@@ -18,6 +19,7 @@ from tacita.runs import checkpoint
 from tacita.runs.folder import RunFolder
 from tacita.runs.run_facts import run_facts
 from tacita.runs.run_lifecycle import RunLifecycle
+from tacita.runs.run_list import ListedRun, record, recorded
 from tacita.runs.sealed_run import publish
 
 CAVEATS = (
@@ -29,7 +31,12 @@ CAVEATS = (
 
 
 def finish_client(
-    settings: FederationSettings, *, number: int, folder: str | Path, about: Mapping[str, str] | None = None
+    settings: FederationSettings,
+    *,
+    number: int,
+    folder: str | Path,
+    about: Mapping[str, str] | None = None,
+    dataset_name: str | None = None,
 ) -> str:
     """Seal the folder of a client that has sent messages, remove its key, and return its statement.
 
@@ -40,6 +47,7 @@ def finish_client(
         number: The client's number.
         folder: The client's folder, which no process uses.
         about: What the statement says as given, as in :func:`tacita.fit`.
+        dataset_name: Public name of the client's data, under which its runs are listed beside their folders.
 
     Raises:
         ResumeError: The folder is not that of this client.
@@ -64,6 +72,12 @@ def finish_client(
         if not session.closed:
             session.close()
 
+        said: dict[str, Any] = {"about": dict(about or {})}
+        if dataset_name is not None:
+            listed = ListedRun(dataset_name, str(folder), settings.epsilon, settings.delta, "replace_one")
+            record(listed, run.randomness, UNIT)
+            said["dataset"] = recorded(listed, run.randomness)
+
         def make_statement(hashes: dict[str, str]) -> Statement:
             return statement(
                 ledger,
@@ -77,7 +91,7 @@ def finish_client(
                 files=hashes,
                 rows={"value": settings.clients, "how": "public", "of": "clients"},
                 run=run_facts(run.randomness),
-                about=dict(about or {}),
+                **said,
                 not_anonymised=list(NOT_ANONYMISED),
             )
 
