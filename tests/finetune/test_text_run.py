@@ -194,7 +194,7 @@ def test_who_signs_reads_which_data_and_which_base(place, monkeypatch):
     weights = sum(p.numel() for name, p in generation.load("a")[0].named_parameters() if ".lora_" in name)
     assert len(page) < len(found.statement)
     for view in (" ".join(page.split()), card, report, model):
-        for part in ("d.jsonl", "ward letters", fields["data_fingerprint"], digest):
+        for part in ("ward letters", fields["data_fingerprint"], digest):
             assert part in view
         assert f"LoRA adapter (rank 2, scale 4, all-linear), {weights:,} weights; base m (" in view
         assert "template of conversations: the tokenizer's own" in html.unescape(view)
@@ -205,7 +205,7 @@ def test_who_signs_reads_which_data_and_which_base(place, monkeypatch):
     assert not check_run("a").faults
     assert any("1 other run is recorded on the data set" in note for note in check_run("a").notes)
     stated = Path("a/statement.json").read_text()
-    Path("a/statement.json").write_text(stated.replace('"d.jsonl"', '"e.jsonl"'))
+    Path("a/statement.json").write_text(stated.replace('"ward letters"', '"public texts"'))
     assert check_run("a").faults
 
 
@@ -333,7 +333,9 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bits(after, place, monkeypa
 
 def test_a_run_that_was_sealed_is_tidied(place, monkeypatch):
     killed_in(RunFolder, "finish", monkeypatch)
-    assert run("a").fields["about"] == {"purpose": "to answer letters"}
+    fields = run("a").fields
+    assert fields["about"] == {"purpose": "to answer letters"}
+    assert fields["dataset"]["name"] == "d.jsonl"
     assert not Path("a/private").exists()
 
 
