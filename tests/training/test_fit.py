@@ -5,6 +5,7 @@ import hashlib
 import itertools
 import json
 import math
+import shutil
 
 import pytest
 import safetensors.torch
@@ -204,12 +205,11 @@ def interrupted(monkeypatch, folder, at, optimizer=None, **changes):
             raise Stop
         return query(self, params)
 
-    settings = {**SETTINGS, **changes}
+    settings = {**SETTINGS, "randomness": tacita.Randomness.insecure(0), **changes}
     with monkeypatch.context() as patch:
         patch.setattr(tacita.GradientOracle, "query", stopping)
         with pytest.raises(Stop):
-            tacita.fit(model, loss_fn, data, **settings, optimizer=optimizer, folder=folder,
-                       randomness=tacita.Randomness.insecure(0))  # fmt: skip
+            tacita.fit(model, loss_fn, data, **settings, optimizer=optimizer, folder=folder)
     return model
 
 
@@ -393,3 +393,22 @@ def test_the_statement_has_the_declared_number_of_records():
 def test_a_function_is_no_score():
     with pytest.raises(TypeError, match=r"score must be a tacita\.HeldOutLoss"):
         tacita.fit(*problem(), **SETTINGS, score=lambda model: 0.5)
+
+
+def test_two_copies_of_a_run_that_both_went_on_guarantee_nothing(monkeypatch, tmp_path):
+    """They drew the same noise for queries of their own: the difference of two releases has none."""
+    interrupted(monkeypatch, tmp_path / "a", 7, randomness=tacita.Randomness.system())
+    for name, lr in (("b", 0.1), ("c", 0.01)):
+        shutil.copytree(tmp_path / "a", tmp_path / name)
+        tacita.fit(
+            *problem(),
+            **SETTINGS,
+            folder=tmp_path / name,
+            optimizer=lambda params, lr=lr: torch.optim.SGD(params, lr=lr),
+        )
+    checked = check_run(tmp_path / "b")
+    assert checked.verdict.word == "not private"
+    assert any("c beside it went another way from the same private files" in note for note in checked.notes)
+    shutil.rmtree(tmp_path / "c")
+    shutil.copytree(tmp_path / "b", tmp_path / "copy")
+    assert check_run(tmp_path / "b").verdict.word == "private"

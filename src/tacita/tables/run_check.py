@@ -21,13 +21,17 @@ from tacita.runs.folder import RunFolder
 from tacita.runs.run_facts import tacita_version
 from tacita.runs.sealed_run import STATEMENT, TEXT, SealedRun
 from tacita.runs.signing import SIGNATURES
-from tacita.tables.run_verdict import other_runs, run_verdict
+from tacita.tables.run_verdict import copies_that_went_on, other_runs, run_verdict
 from tacita.tables.table_model import load
 from tacita.tables.table_statement import EXTRAS, IF_ANY
 
 SECRETS = (
     "private/ is still here: whoever has its key and the releases can subtract the noise. Remove it before anybody "
     "else gets the folder: repeat the command of the run, or after a loop of your own tacita.Randomness.destroy(key)"
+)
+TWICE = (
+    "{} beside it went another way from the same private files: both drew the same noise, so that their difference has "
+    "none, and nothing is guaranteed of either. Never continue a copy of a folder"
 )
 EDITED = "edited: what is sealed is the run before the edit; tacita statement {} shows it, with its score"
 UNCOVERED = "no seal and no signature covers these files, whatever they say: {}"
@@ -101,7 +105,9 @@ def _unfit(folder: Path) -> list[str]:
 def _notes(run: SealedRun) -> tuple[str, ...]:
     """Return notes of signatures, edits, private files, files without a seal, and other runs on the same data set."""
     folder, count = run.folder, other_runs(run.folder, run.stated)
+    copies = copies_that_went_on(folder, run.stated)
     found = {
+        TWICE.format(", ".join(copies)): bool(copies),
         SIGNED: (folder / SIGNATURES).exists(),
         EDITED.format(folder / PARENT): (folder / EDITS).exists(),
         SECRETS: RunFolder(folder).holds_secrets,

@@ -1,5 +1,6 @@
 """The verdict of a run in a folder, which every view of it shows: its statement, and all that lies beside it."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from tacita.errors import TacitaError
 from tacita.ledger.verdict import Verdict, verdict
 from tacita.runs import run_list
 from tacita.runs.folder import RunFolder
+from tacita.runs.sealed_run import STATEMENT
 from tacita.runs.signing import signatures
 from tacita.tables.run_audit import RunAudit
 
@@ -27,9 +29,39 @@ def run_verdict(folder: str | Path, fields: Mapping[str, Any], *, changed: bool)
         changed=changed,
         refuted=audit is not None and bool(audit.refuted),
         secrets=RunFolder(folder).holds_secrets,
+        noise_used_twice=bool(copies_that_went_on(folder, fields)),
         other_runs=other_runs(folder, fields),
     )
     return replace(found, missing=tuple(name for name in found.missing if name not in _given_by_signers(folder)))
+
+
+def copies_that_went_on(folder: str | Path, fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of folders beside the run's whose ledgers went another way from the same key.
+
+    A folder that is copied with its private files and continued twice draws the noise of its queries twice, so that
+    the difference of two releases has none. A copy of a finished run has the same ledger, and is none of these.
+    """
+    own, found = Path(folder).absolute(), list[str]()
+    if fields.get("secure_randomness") is not True or (run := _id(fields)) is None:
+        return ()
+    for path in sorted(own.parent.glob(f"*/{STATEMENT}")):
+        other = _read(path) if path.parent != own else {}
+        if _id(other) == run and other.get("ledger_sha256") != fields.get("ledger_sha256"):
+            found.append(path.parent.name)
+    return tuple(found)
+
+
+def _id(fields: Mapping[str, Any]) -> Any:
+    run = fields.get("run")
+    return run.get("id") if isinstance(run, Mapping) else None
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, Mapping) else {}
 
 
 def _given_by_signers(folder: str | Path) -> set[str]:
