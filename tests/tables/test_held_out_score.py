@@ -65,6 +65,12 @@ def test_an_exact_score_is_weighed_against_a_constant_as_a_bought_one_is(task, l
     assert like_a_guess(found) is not learned
 
 
+@pytest.mark.parametrize(("noise", "like"), [(0.0, False), (0.03, True)])
+def test_a_constant_may_be_as_good_as_its_own_noise_allows(noise, like):
+    guess = {"label": "no", "value": 0.975, "noise": noise}
+    assert like_a_guess({"value": 0.987, "interval": [0.977, 0.995], "constant_guess": guess}) is like
+
+
 def test_no_held_out_row_is_a_count_of_zero(stream):
     """Nothing would be released otherwise, and that nobody is held out could be seen."""
     found = counted(stream, [held_out(0)])

@@ -32,7 +32,7 @@ VERIFIED = (
 def _resolved(text: "Text | None", declared: "FileFormat | None" = None) -> "FileFormat":
     """Return the format of a file of text, with what was declared, or defaults, for what was not given."""
     names = names_of("columns", (text or {}).get("columns", ""), keep_empty=True)
-    return file_format({**(text or {}), "columns": names or None}, declared)
+    return file_format({**(text or {}), "columns": names}, declared)
 
 
 def predict(

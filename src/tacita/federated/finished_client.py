@@ -19,7 +19,7 @@ from tacita.runs import checkpoint
 from tacita.runs.folder import RunFolder
 from tacita.runs.run_facts import run_facts
 from tacita.runs.run_lifecycle import RunLifecycle
-from tacita.runs.run_list import ListedRun, record, recorded
+from tacita.runs.run_list import ListedRun
 from tacita.runs.sealed_run import publish
 
 CAVEATS = (
@@ -74,9 +74,9 @@ def finish_client(
 
         said: dict[str, Any] = {"about": dict(about or {})}
         if dataset_name is not None:
-            listed = ListedRun(dataset_name, str(folder), settings.epsilon, settings.delta, "replace_one")
-            record(listed, run.randomness, UNIT)
-            said["dataset"] = recorded(listed, run.randomness)
+            listed = ListedRun(dataset_name, str(folder), settings.epsilon, settings.delta, "replace_one", UNIT)
+            listed.record(run.randomness)
+            said["dataset"] = listed.stated(run.randomness)
 
         def make_statement(hashes: dict[str, str]) -> Statement:
             return statement(

@@ -118,8 +118,6 @@ class FinetuneSettings(RecordSettings):
     output: Annotated[str | None, RUN] = None
     seed: Annotated[int | None, RUN, WHOLE] = None
 
-    neighboring_relation, non_private_holdout = "add_or_remove_one", False  # as settings of a table say it
-
     def __post_init__(self) -> None:
         super().__post_init__()
         for check, names in CHECKS.items():

@@ -28,10 +28,9 @@ from tacita.random import Randomness
 from tacita.runs.folder import RunFolder
 from tacita.runs.run_facts import data_fingerprint, fingerprint_secret, run_id
 from tacita.runs.run_lifecycle import RunLifecycle
-from tacita.runs.run_list import record, recorded
 from tacita.runs.sealed_run import STATEMENT, TEXT
 from tacita.tables.source import private_rows
-from tacita.training.chosen_settings import ChosenSettings, chosen_rows_per_query, default_unit
+from tacita.training.chosen_settings import ChosenSettings, chosen_rows_per_query
 from tacita.training.finished_run import Run
 from tacita.training.fit import fit
 from tacita.training.held_out_loss import HeldOutLoss
@@ -215,7 +214,6 @@ def finetune(
     run = RunLifecycle.start(folder, randomness, argument="output", check=check)
     if not begun.exists():
         replace_durably(begun, prepared.config().encode(), mode=0o600)
-    record(own, run.randomness, own.privacy_unit or default_unit(own.unit_field))
     said = prepared.stated(files.data, run.randomness)
     _held_to_file(folder.private / FINGERPRINT, said.get("data_fingerprint"))
     fitted(
@@ -223,7 +221,8 @@ def finetune(
         rows,
         units,
         randomness,
-        fields=lambda: {**said, "dataset": recorded(own, run.randomness)},
+        fields=lambda: said,
+        dataset_name=own.dataset_name,
         about=files.about,
         folder=settings.output,
         public_data=public,

@@ -57,10 +57,12 @@ def attacker_in_words(relation: Any, share: float | None) -> str:
         >>> attacker_in_words("replace_one", 1.0)[-42:]
         'may be right more than 99.99 % of the time'
     """
-    most = "100 %" if share is None else percent_up(share)
-    right = f"is right at most {most}" if most != "100 %" else "may be right 100 %"
-    if share is not None and most == "100 %":
+    if share is None:
+        right = "may be right 100 %"
+    elif (most := percent_up(share)) == "100 %":
         right = "may be right more than 99.99 %"
+    else:
+        right = f"is right at most {most}"
     about = GUESSED.get(relation, "one unit")
     return f"an attacker who knows all other units and is 50 : 50 before about {about} {right} of the time"
 

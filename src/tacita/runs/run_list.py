@@ -27,48 +27,49 @@ _SAID = {"epsilon", "delta", "neighboring_relation", "privacy_unit", "secret_noi
 
 @dataclass(frozen=True)
 class ListedRun:
-    """What a line says of a run that has no settings of a table or of a fine-tuning."""
+    """A run of any front end as its line says it; ``output`` is its folder, beside which the list lies."""
 
     dataset_name: str
     output: str
     epsilon: float
     delta: float
     neighboring_relation: str
-    non_private_holdout: bool = False
+    privacy_unit: str
+    exact_score: bool = False
 
+    def record(self, randomness: Randomness) -> None:
+        """Add the run to the list, unless it is there already because it is resumed."""
+        line = {
+            "dataset_name": self.dataset_name,
+            "run": Path(self.output).name,
+            "id": run_id(randomness),
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "neighboring_relation": self.neighboring_relation,
+            "privacy_unit": self.privacy_unit,
+            "secret_noise": randomness.secure,
+            "exact_score": self.exact_score,
+        }
+        handle = os.open(self._list, os.O_RDWR | os.O_CREAT | os.O_APPEND | BINARY, 0o644)
+        with os.fdopen(handle, "rb+", buffering=0) as file:
+            lock = HeldLock(self._list, wait=True, handle=file.fileno())
+            try:
+                before = file.read()
+                if not any(one.get("id") == line["id"] for one in _lines(before)):
+                    torn = b"\n" if before and not before.endswith(b"\n") else b""
+                    file.write(torn + json.dumps(line).encode() + b"\n")
+                    flush(file.fileno())
+            finally:
+                lock.release()
 
-def record(settings: Any, randomness: Randomness, privacy_unit: str) -> None:
-    """Add a run with settings of a table or of a fine-tuning to the list, unless it is resumed and there already."""
-    line = {
-        "dataset_name": settings.dataset_name,
-        "run": Path(settings.output).name,
-        "id": run_id(randomness),
-        "epsilon": settings.epsilon,
-        "delta": settings.delta,
-        "neighboring_relation": settings.neighboring_relation,
-        "privacy_unit": privacy_unit,
-        "secret_noise": randomness.secure,
-        "exact_score": settings.non_private_holdout,
-    }
-    path = _path(settings)
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | BINARY, 0o644)
-    with os.fdopen(handle, "rb+", buffering=0) as file:
-        lock = HeldLock(path, wait=True, handle=file.fileno())
-        try:
-            before = file.read()
-            if not any(one.get("id") == line["id"] for one in _lines(before)):
-                torn = b"\n" if before and not before.endswith(b"\n") else b""
-                file.write(torn + json.dumps(line).encode() + b"\n")
-                flush(file.fileno())
-        finally:
-            lock.release()
+    def stated(self, randomness: Randomness) -> dict[str, Any]:
+        """Return what the run's statement says about the list."""
+        found = {"name": self.dataset_name, "id": run_id(randomness), "list": NAME}
+        return {**found, "other_runs": others(self._list, found), "together": together(self._list, found)}
 
-
-def recorded(settings: Any, randomness: Randomness) -> dict[str, Any]:
-    """Return what the statement says about the list."""
-    found = {"name": settings.dataset_name, "id": run_id(randomness), "list": NAME}
-    path = _path(settings)
-    return {**found, "other_runs": others(path, found), "together": together(path, found)}
+    @property
+    def _list(self) -> Path:
+        return Path(self.output).absolute().parent / NAME
 
 
 def others(path: Path, dataset: Mapping[str, Any]) -> int:
@@ -133,10 +134,6 @@ def words(dataset: Mapping[str, Any], other_runs: int, names: Sequence[str] = ()
         "they cost adds up with this one's epsilon and delta, and if this one was chosen among them by its results, "
         "the price of that choice is in none of these numbers."
     )
-
-
-def _path(settings: Any) -> Path:
-    return Path(settings.output).absolute().parent / NAME
 
 
 def _lines(data: bytes) -> list[dict[str, Any]]:

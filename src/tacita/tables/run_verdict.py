@@ -41,14 +41,14 @@ def copies_that_went_on(folder: str | Path, fields: Mapping[str, Any]) -> tuple[
     A folder that is copied with its private files and continued twice draws the noise of its queries twice, so that
     the difference of two releases has none. A copy of a finished run has the same ledger, and is none of these.
     """
-    own, found = Path(folder).absolute(), list[str]()
+    own = Path(folder).absolute()
     if fields.get("secure_randomness") is not True or (run := _id(fields)) is None:
         return ()
-    for path in sorted(own.parent.glob(f"*/{STATEMENT}")):
-        other = _read(path) if path.parent != own else {}
-        if _id(other) == run and other.get("ledger_sha256") != fields.get("ledger_sha256"):
-            found.append(path.parent.name)
-    return tuple(found)
+    beside = [path for path in sorted(own.parent.glob(f"*/{STATEMENT}")) if path.parent != own]
+    others = [(path.parent.name, _read(path, str(run).encode())) for path in beside]
+    return tuple(
+        name for name, one in others if _id(one) == run and one.get("ledger_sha256") != fields.get("ledger_sha256")
+    )
 
 
 def _id(fields: Mapping[str, Any]) -> Any:
@@ -56,9 +56,11 @@ def _id(fields: Mapping[str, Any]) -> Any:
     return run.get("id") if isinstance(run, Mapping) else None
 
 
-def _read(path: Path) -> Mapping[str, Any]:
+def _read(path: Path, run: bytes) -> Mapping[str, Any]:
+    """Return the fields of a statement in which the id of a run stands; nothing for others, which are not parsed."""
     try:
-        found = json.loads(path.read_bytes())
+        data = path.read_bytes()
+        found = json.loads(data) if run in data else {}
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, Mapping) else {}

@@ -23,6 +23,7 @@ from tacita._near_names import did_you_mean
 from tacita._whole_numbers import WHOLE
 
 if TYPE_CHECKING:
+    from tacita.runs.run_list import ListedRun
     from tacita.tables.csv_lines import FileFormat
 
 MODELS = ("linear", "additive", "mlp")
@@ -52,6 +53,7 @@ def _model(name: str, value: str) -> None:
 
 
 def name_of_data(name: str, value: str) -> None:
+    """Raise ``ValueError`` unless ``value`` may name a data set in a list of lines."""
     if not value.strip() or "\n" in value:
         raise ValueError(f"{name} must be one line of text, got {value!r}.")
 
@@ -271,6 +273,13 @@ class TableSettings:
         """Return the format of the file: that of the schema, ``declared``, overridden by the settings given here."""
         given = {name: getattr(self, name) for name in TEXT_FORMAT}
         return file_format(given, declared)
+
+    def listed(self, privacy_unit: str) -> "ListedRun":
+        """Return the run as the list of runs on its data set has it."""
+        from tacita.runs.run_list import ListedRun
+
+        given = (self.dataset_name or "", self.output, self.epsilon, self.delta, self.neighboring_relation)
+        return ListedRun(*given, privacy_unit, exact_score=self.non_private_holdout)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, without those that are left to a public rule."""

@@ -23,7 +23,6 @@ from tacita.oracles import Records, trainable
 from tacita.random import Randomness, Stream
 from tacita.runs.folder import RunFolder
 from tacita.runs.run_lifecycle import RunLifecycle
-from tacita.runs.run_list import record
 from tacita.runs.sealed_run import TEXT
 from tacita.tables import rules
 from tacita.tables.encoding import Encoder
@@ -123,7 +122,7 @@ def audit_table(
                 f"this spends up to another epsilon {settings.epsilon:g} at delta {settings.delta:g} on the same rows: "
                 "it adds up with what their other runs spent"
             )
-            record(settings, run.randomness, unit)
+            settings.listed(unit).record(run.randomness)
             private = RunFolder(output.private, private=output.private, ledger=output.ledger)  # so nothing is published
             task = TableTask(settings, source, plan, private, ledger, run.randomness, say, progress=False)
             audit = _Audit(task, canaries, kind, attack)

@@ -12,7 +12,6 @@ from tacita.errors import ResumeError
 from tacita.random import Randomness
 from tacita.runs.folder import RunFolder
 from tacita.runs.run_lifecycle import RunLifecycle
-from tacita.runs.run_list import record
 from tacita.runs.sealed_run import STATEMENT, TEXT
 from tacita.tables.models import check_model
 from tacita.tables.plan import TablePlan
@@ -72,7 +71,7 @@ def run_in_folder(
             run.sealed_run()
         else:
             bind_to_input(run, settings, source)
-            record(settings, run.randomness, unit)
+            settings.listed(unit).record(run.randomness)
             work(TableTask(settings, source, plan, folder, ledger, run.randomness, say, progress))
     run.finish()
     words = (folder.path / TEXT).read_bytes().decode()

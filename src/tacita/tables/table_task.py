@@ -23,7 +23,6 @@ from tacita.random import Randomness
 from tacita.runs.checkpoint import TrainingState
 from tacita.runs.folder import RunFolder
 from tacita.runs.run_facts import run_facts
-from tacita.runs.run_list import recorded
 from tacita.runs.sealed_run import publish
 from tacita.tables import held_out_score as score
 from tacita.tables import rules
@@ -365,7 +364,7 @@ class TableTask:
                 score=found,
                 files=files,
                 selection=selection,
-                dataset=recorded(self.settings, self.randomness),
+                dataset=self.settings.listed(self.ledger.privacy_unit).stated(self.randomness),
                 run=run_facts(self.randomness),
                 notes=self.notes,
             )

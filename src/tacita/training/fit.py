@@ -37,7 +37,7 @@ from tacita.random import Randomness
 from tacita.runs.checkpoint import TrainingState
 from tacita.runs.folder import RunFolder
 from tacita.runs.run_lifecycle import RunLifecycle
-from tacita.runs.run_list import ListedRun, record, recorded
+from tacita.runs.run_list import ListedRun
 from tacita.training.callbacks import Callback, Watch, Watching, as_callbacks
 from tacita.training.chosen_settings import (
     Average,
@@ -223,7 +223,8 @@ def fit(
         True
     """
     check_optimizer(optimizer, scheduler)
-    _check_variants(average, noise, feedback, hardened, early_stop, score=score)
+    unlisted = dataset_name is not None and folder is None
+    _check_variants(average, noise, feedback, hardened, early_stop, score=score, unlisted=unlisted)
     check_about({} if about is None else about)
     written = Published(publish, export, folder)
     relation, unit = relation_and_unit(ledger, share, folder, neighboring_relation, privacy_unit)
@@ -232,7 +233,6 @@ def fit(
             "max_grad_norm='adaptive' must go without feedback and hardened, whose bounds need a fixed one, and with "
             "noise='independent': noise of another threshold could not be taken back."
         )
-    listed = _listed(dataset_name, folder, target_epsilon, target_delta, relation)
     if units is None and rows_per_query is not None:
         raise ValueError("rows_per_query needs units, the user of each row: without them a record is a row.")
     if units is not None and (views > 1 or augment is not None or isinstance(dataset, Records)):
@@ -295,19 +295,14 @@ def fit(
                     max_physical_batch_size=max_physical_batch_size or math.ceil(sampler.expected_batch_size),
                     **paid,
                 )
+            terms = (str(folder), target_epsilon, target_delta, relation, words)
             finished = _finished(
                 run, state, watching, kept, written,
-                bought=bought, fields=_with_list(fields, listed, run, words), delta=target_delta,
+                bought=bought, fields=_with_list(fields, run, dataset_name, *terms), delta=target_delta,
                 said=_said(chosen, about, None if units is not None else num_records), bar=progress,
             )  # fmt: skip
     run.finish()
     return finished
-
-
-def _listed(name: str | None, folder: str | Path | None, *terms: Any) -> ListedRun | None:
-    if name is not None and folder is None:
-        raise ValueError("dataset_name must go with folder, beside which the runs on a data set are listed.")
-    return None if name is None else ListedRun(name, str(folder), *terms)
 
 
 def _said(chosen: ChosenSettings, about: Mapping[str, str] | None, num_records: int | None) -> dict[str, Any]:
@@ -316,13 +311,14 @@ def _said(chosen: ChosenSettings, about: Mapping[str, str] | None, num_records: 
 
 
 def _with_list(
-    fields: Callable[[], Mapping[str, Any]] | None, listed: ListedRun | None, run: RunLifecycle, unit: str
+    fields: Callable[[], Mapping[str, Any]] | None, run: RunLifecycle, dataset_name: str | None, *terms: Any
 ) -> Callable[[], Mapping[str, Any]] | None:
     """List the run, if its data have a name, and return what its statement will say of the list, too."""
-    if listed is None:
+    if dataset_name is None:
         return fields
-    record(listed, run.randomness, unit)
-    return lambda: {**({} if fields is None else fields()), "dataset": recorded(listed, run.randomness)}
+    listed = ListedRun(dataset_name, *terms)
+    listed.record(run.randomness)
+    return lambda: {**({} if fields is None else fields()), "dataset": listed.stated(run.randomness)}
 
 
 def _check_variants(
@@ -333,9 +329,12 @@ def _check_variants(
     early_stop: EarlyStop | None,
     *,
     score: Any,
+    unlisted: bool,
 ) -> None:
     """Refuse values that do not exist or do not go together, before a folder is made."""
     check_average(average)
+    if unlisted:
+        raise ValueError("dataset_name must go with folder, beside which the runs on a data set are listed.")
     if not isinstance(score, HeldOutLoss | None):
         raise TypeError(f"score must be a tacita.HeldOutLoss, HeldOutLoss(upper=1.0) say, got {score!r}.")
     if noise not in get_args(Noise):
