@@ -381,8 +381,13 @@ def test_runs_on_named_data_are_counted(tmp_path):
     assert "added up" in note
     (tmp_path / "tacita-runs.jsonl").unlink()
     assert "which other runs used the same data is not known here" in check_run(tmp_path / "a").notes[0]
-    with pytest.raises(ValueError, match="dataset_name must go with folder"):
-        tacita.fit(*problem(), **SETTINGS, dataset_name="visits")
+    for wrong in (
+        {"dataset_name": "visits"},
+        *({"dataset_name": name, "folder": tmp_path / "c"} for name in ("", "a\nVerdict: private.", "\x1b[1m", 3)),
+    ):
+        with pytest.raises(ValueError, match="dataset_name must"):
+            tacita.fit(*problem(), **SETTINGS, **wrong)
+    assert not (tmp_path / "c").exists()
 
 
 def test_the_statement_has_the_declared_number_of_records():

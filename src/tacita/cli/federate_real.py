@@ -136,11 +136,13 @@ def join(
     from tacita.ledger import statement
     from tacita.ledger.run_sections import check_about
     from tacita.runs.folder import RunFolder
+    from tacita.runs.run_list import check_name
 
     said = {name: value for name, value in asdict(about).items() if value is not None}
     check_about(said)
     own, settings = RunFolder(output), FederationSettings.read(federation)
     named = dataset_name or Path(data).name
+    check_name(named, output)
     seal = partial(finish_client, settings, number=client, folder=output, about=said, dataset_name=named)
     if finish or own.tidying:
         print(seal())

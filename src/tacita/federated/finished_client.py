@@ -19,7 +19,7 @@ from tacita.runs import checkpoint
 from tacita.runs.folder import RunFolder
 from tacita.runs.run_facts import run_facts
 from tacita.runs.run_lifecycle import RunLifecycle
-from tacita.runs.run_list import ListedRun
+from tacita.runs.run_list import ListedRun, check_name
 from tacita.runs.sealed_run import publish
 
 CAVEATS = (
@@ -55,6 +55,7 @@ def finish_client(
         LedgerError: The client is still running.
     """
     check_about(about or {})
+    check_name(dataset_name, folder)
     place = RunFolder(folder)
     if ends_with_seal(place.ledger):  # private files may be there still
         return tidied(place)

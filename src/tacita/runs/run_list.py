@@ -16,6 +16,7 @@ from typing import Any
 
 from tacita._files import BINARY, flush
 from tacita._lock import HeldLock
+from tacita.ledger.run_sections import one_line
 from tacita.random import Randomness
 from tacita.runs.run_facts import run_id
 
@@ -23,6 +24,15 @@ NAME = "tacita-runs.jsonl"
 MOST_NAMES = 5  # of other runs that are named
 LARGEST = 1e200  # epsilon or delta of a line: sums of these do not overflow
 _SAID = {"epsilon", "delta", "neighboring_relation", "privacy_unit", "secret_noise", "exact_score"}
+
+
+def check_name(dataset_name: str | None, folder: object) -> None:
+    """Raise ``ValueError`` if ``dataset_name`` is given and cannot be listed beside ``folder``."""
+    if dataset_name is None:
+        return
+    one_line("dataset_name", dataset_name)
+    if folder is None:
+        raise ValueError("dataset_name must go with folder, beside which the runs on a data set are listed.")
 
 
 @dataclass(frozen=True)
@@ -36,6 +46,9 @@ class ListedRun:
     neighboring_relation: str
     privacy_unit: str
     exact_score: bool = False
+
+    def __post_init__(self) -> None:
+        check_name(self.dataset_name, self.output)
 
     def record(self, randomness: Randomness) -> None:
         """Add the run to the list, unless it is there already because it is resumed."""

@@ -54,8 +54,9 @@ def _model(name: str, value: str) -> None:
 
 def name_of_data(name: str, value: str) -> None:
     """Raise ``ValueError`` unless ``value`` may name a data set in a list of lines."""
-    if not value.strip() or "\n" in value:
-        raise ValueError(f"{name} must be one line of text, got {value!r}.")
+    from tacita.ledger.run_sections import one_line
+
+    one_line(name, value)
 
 
 def _relation(name: str, value: str) -> None:

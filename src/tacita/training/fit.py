@@ -37,7 +37,7 @@ from tacita.random import Randomness
 from tacita.runs.checkpoint import TrainingState
 from tacita.runs.folder import RunFolder
 from tacita.runs.run_lifecycle import RunLifecycle
-from tacita.runs.run_list import ListedRun
+from tacita.runs.run_list import ListedRun, check_name
 from tacita.training.callbacks import Callback, Watch, Watching, as_callbacks
 from tacita.training.chosen_settings import (
     Average,
@@ -223,8 +223,8 @@ def fit(
         True
     """
     check_optimizer(optimizer, scheduler)
-    unlisted = dataset_name is not None and folder is None
-    _check_variants(average, noise, feedback, hardened, early_stop, score=score, unlisted=unlisted)
+    _check_variants(average, noise, feedback, hardened, early_stop, score=score)
+    check_name(dataset_name, folder)
     check_about({} if about is None else about)
     written = Published(publish, export, folder)
     relation, unit = relation_and_unit(ledger, share, folder, neighboring_relation, privacy_unit)
@@ -329,12 +329,9 @@ def _check_variants(
     early_stop: EarlyStop | None,
     *,
     score: Any,
-    unlisted: bool,
 ) -> None:
     """Refuse values that do not exist or do not go together, before a folder is made."""
     check_average(average)
-    if unlisted:
-        raise ValueError("dataset_name must go with folder, beside which the runs on a data set are listed.")
     if not isinstance(score, HeldOutLoss | None):
         raise TypeError(f"score must be a tacita.HeldOutLoss, HeldOutLoss(upper=1.0) say, got {score!r}.")
     if noise not in get_args(Noise):
