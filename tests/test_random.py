@@ -6,6 +6,7 @@ import hmac
 import json
 import os
 import pickle
+import shutil
 import stat
 
 import numpy as np
@@ -197,6 +198,84 @@ def test_a_key_draws_for_one_ledger(tmp_path):
     assert copied.session_key(other) != randomness.session_key(name)
 
 
+# -- copies of a run
+
+
+def keys_of(randomness, queries=range(6)):
+    return [randomness.query_key("a", query)._secret for query in queries]
+
+
+def test_two_copies_redo_the_same_queries_and_share_nothing_else(tmp_path):
+    run = Randomness.system()
+    run.save(tmp_path / "one")
+    shutil.copy(tmp_path / "one", tmp_path / "two")
+    copies = [Randomness.load(tmp_path / name) for name in ("one", "two")]
+    for one in copies:
+        one.renew("a", 3)
+    assert keys_of(copies[0])[:3] == keys_of(copies[1])[:3] == keys_of(run)[:3]
+    seen = {key for one in copies for key in keys_of(one, range(3, 6))}
+    for one in copies:
+        one.ratchet()
+        seen.add(one.key._secret)
+    run.ratchet()
+    seen.add(run.key._secret)
+    assert len(seen) == 2 + 3
+
+
+def test_the_next_process_redoes_what_was_drawn_under_the_new_key(tmp_path):
+    Randomness.system().save(tmp_path / "key")
+    for first in (2, 4, 4):  # the third finds that nothing was drawn by the second
+        one = Randomness.load(tmp_path / "key")
+        before = keys_of(one)
+        one.renew("a", first)
+        assert keys_of(Randomness.load(tmp_path / "key")) == keys_of(one)
+        assert keys_of(one)[:first] == before[:first]
+        assert keys_of(one)[first:] != before[first:]
+
+
+@pytest.mark.parametrize("one_way", [True, False])
+@pytest.mark.parametrize("kept", [False, True])
+def test_correlated_noise_of_two_copies_is_the_same_only_where_it_is_redone(tmp_path, one_way, kept):
+    run = Randomness.system()
+    run.begin_noise("a")
+    run.save(tmp_path / "one")
+    shutil.copy(tmp_path / "one", tmp_path / "two")
+
+    def noise(randomness):
+        return [randomness.noise_key("a", query, one_way=one_way)._secret for query in range(2, 7)]
+
+    old, found = noise(run), []
+    for name in ("one", "two"):
+        one = Randomness.load(tmp_path / name)
+        one.renew("a", 4)
+        if kept:
+            one.keep_noise("a", 2)
+            one.ratchet()
+        found.append(noise(one))
+        one.save(tmp_path / name)
+        assert noise(Randomness.load(tmp_path / name)) == found[-1]
+    if one_way or not kept:
+        assert found[0][:2] == found[1][:2] == old[:2]
+    assert not {*found[0][2:]} & {*found[1][2:], *old}
+
+
+def test_a_new_process_renews_no_seed_and_brings_no_destroyed_key_back(tmp_path):
+    Randomness.insecure(0).save(tmp_path / "key")
+    seeded = Randomness.load(tmp_path / "key")
+    seeded.renew("a", 0)
+    seeded.ratchet()
+    assert seeded.key == Key.insecure(0).next() == seeded.query_key("a", 0)
+    fresh = Randomness.system()
+    fresh.renew("a", 0)  # no other process has this key
+    assert fresh.query_key("a", 0) == fresh.key
+    fresh.save(tmp_path / "key")
+    last = Randomness.load(tmp_path / "key")
+    Randomness.destroy(tmp_path / "key")
+    last.renew("a", 0)
+    assert not (tmp_path / "key").exists()
+    assert last.query_key("a", 0) != last.key
+
+
 # -- the private file
 
 
@@ -315,8 +394,8 @@ def test_a_kill_between_two_writes_leaves_a_whole_file(tmp_path, module, call, s
 
 def damaged(**changes):
     key = "ab" * 32
-    state = {"format": "tacita randomness 3", "generation": 0, "secure": True, "key": key}
-    state |= {"sessions": {}, "drawn": [], "ledger": None}
+    state = {"format": "tacita randomness 4", "generation": 0, "secure": True, "key": key}
+    state |= {"sessions": {}, "drawn": [], "ledger": None, "renewed": {}, "noise": {}}
     return json.dumps({name: value for name, value in {**state, **changes}.items() if value is not ...}).encode()
 
 
@@ -350,10 +429,12 @@ def test_the_undamaged_file_of_the_next_test_loads(tmp_path):
         damaged(drawn=[["SECRET"]]),
         damaged(noise=["SECRET"]),
         damaged(noise={"train-1": "SECRET"}),
-        damaged(noise={"train-1": [0, "SECRET"]}),
-        damaged(noise={"train-1": [0, 5]}),
-        damaged(noise={"train-1": [-1, "ab" * 32]}),
-        damaged(noise={"train-1": ["0", "ab" * 32]}),
+        damaged(noise={"train-1": [[0, "SECRET"]]}),
+        damaged(noise={"train-1": [[0, 5]]}),
+        damaged(noise={"train-1": [[-1, "ab" * 32]]}),
+        damaged(noise={"train-1": [["0", "ab" * 32]]}),
+        damaged(renewed={"train-1": [["0", "ab" * 32]]}),
+        damaged(renewed=...),
         damaged(ledger=5),
         damaged(ledger=...),
     ],

@@ -4,7 +4,8 @@ A :class:`Key` is 32 secret bytes. Labels lead from a key to other keys and to s
 that (session, purpose, query) names one stream and no two names share a stream. A :class:`Stream` is AES-256 in counter
 mode (NIST SP 800-38A), and ChaCha20 (RFC 8439) for float32 normals. A value is a function of (key, place) alone, so
 that shards, ranks, devices and resumed runs read one logical stream, in any order. A :class:`Randomness` holds what a
-run keeps: the current key, how often it was ratcheted, and the keys of sessions that must outlive a ratchet.
+run keeps: the current key, how often it was ratcheted, and the keys of sessions that must outlive a ratchet. A process
+that loads it draws all that is new under keys of its own, so that two copies of a run have no noise in common.
 
 Assumes: AES-256 is a pseudo-random permutation (n words are 2^-128 n^2 / 8 from uniform), HKDF and ChaCha20 are
 pseudo-random functions, and the system's generator is good. Whoever holds the key and the releases can subtract the
@@ -17,7 +18,7 @@ import json
 import os
 import secrets
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -90,6 +91,10 @@ class Key:
         """Return the key of the next generation, from which this key cannot be computed."""
         return Key(self._expand("next", ()), secure=self.secure)
 
+    def renewed(self) -> "Key":
+        """Return a key made of this one and of 256 new bits of the system; a seeded key, as in tests, stays itself."""
+        return Key(self._expand("renewed", [secrets.token_hex(32)]), secure=True) if self.secure else self
+
     def tag(self, *labels: Label, parts: Iterable[Any]) -> str:
         """Return a keyed fingerprint of ``parts``: Poly1305 (RFC 8439) under a one-time key, 32 hex digits.
 
@@ -123,6 +128,9 @@ class Randomness:
     (:meth:`ratchet`), so that a stolen file does not open the past. Coins that hold for a whole session (its disjoint
     batches, say) come from the session's own key, which is derived on first use and kept until :meth:`forget`.
 
+    Whoever loads a saved Randomness may not be alone: a copy of the file may be in use elsewhere. So queries that the
+    ledger has not seen are drawn under a new key (:meth:`renew`), and so is every next generation.
+
     A Randomness draws for the sessions of one ledger: the first ledger that claims it (:meth:`claim`). Two ledgers
     never share noise, even if a key file was copied before either of them claimed it: a secure key's streams are named
     after the ledger, too.
@@ -145,8 +153,14 @@ class Randomness:
         self.generation = 0
         self._sessions: dict[str, Key] = {}
         self._claimed: set[str] = set()  # sessions of oracles of this process
-        self._noise: dict[str, tuple[int, Key]] = {}  # by session: oldest query whose noise is still wanted; its key
-        self._wanted: dict[str, tuple[int, Key]] = {}  # the same now, which the next ratchet makes the oldest
+        self._path: Path | None = None  # the private file that this was loaded from
+        self._renewed: dict[
+            str, _Chain
+        ] = {}  # by session: from which query on another key than the current one gives all
+        self._noise: dict[
+            str, _Chain
+        ] = {}  # by session: oldest query whose noise is still wanted; its key, and new ones
+        self._wanted: dict[str, _Chain] = {}  # the same now, which the next ratchet makes the oldest
         self._drawn: set[str] = set()  # sessions whose batches or noise were drawn, in any process
         self._ledger: str | None = None  # the ledger whose sessions draw here
         self._lock = threading.Lock()
@@ -181,10 +195,36 @@ class Randomness:
         raise TypeError("a Randomness is secret and is neither copied nor pickled: save it to a file of its own.")
 
     def ratchet(self) -> None:
-        """Move to the next generation, with no way back. Keys of sessions stay, and of noise what is still wanted."""
+        """Move to the next generation, with no way back and as no copy does: 256 new bits of the system go in.
+
+        Keys of sessions stay, and of noise what is still wanted.
+        """
         with self.query_lock:
             self._noise |= self._wanted
-            self._key, self.generation = self._key.next(), self.generation + 1  # no interrupt comes in between
+            self._renewed.clear()
+            self._key, self.generation = self._key.next().renewed(), self.generation + 1  # no interrupt in between
+
+    def query_key(self, session: str, query: int) -> Key:
+        """Return the key of a query's own draws: that of the generation, or a later one (:meth:`renew`)."""
+        current, renewed = self.key, _last(self._renewed.get(session, ()), query)
+        return renewed[1] if renewed else current
+
+    def renew(self, session: str, first: int) -> None:
+        """Let the session draw queries from ``first`` on, which its ledger has not seen, as no copy of this file does.
+
+        The private file is written before anything is drawn, so that the next process can redo these queries. Does
+        nothing if this was not loaded from one, or for a seeded key.
+        """
+        if self._path is None or not self.secure:
+            return
+        with self._lock:
+            key = self.query_key(session, first).renewed()
+            self._renewed[session] = _replaced(self._renewed.get(session, ()), first, key)
+            for keys in (self._noise, self._wanted):
+                if session in keys:
+                    keys[session] = _replaced(keys[session], first, key.derive("correlated noise", session))
+        if self._path.exists():  # else the run is over
+            self.save(self._path)
 
     def session_key(self, session: str) -> Key:
         """Return the session's own key: derived on first use, then the same through every ratchet."""
@@ -201,10 +241,15 @@ class Randomness:
         If all noise of the session is wanted until it ends (:meth:`keep_noise` is not called), this key gives all.
         """
         with self._lock:
-            self._noise.setdefault(session, (0, self.key.derive("correlated noise", session)))
+            self._noise.setdefault(session, [(0, self.query_key(session, 0).derive("correlated noise", session))])
 
-    def noise_key(self, session: str, query: int) -> Key:
-        """Return the key of a query's correlated noise. It follows from that of the query before, one way.
+    def noise_key(self, session: str, query: int, *, one_way: bool = True) -> Key:
+        """Return the key of a query's correlated noise.
+
+        Args:
+            session: The name of the session.
+            query: The number of the query.
+            one_way: Whether it follows from the key of the query before, one way; else one key serves many queries.
 
         Raises:
             ResumeError: A ratchet has dropped it.
@@ -212,21 +257,21 @@ class Randomness:
         if os.getpid() != self._process:
             self._refuse_process()
         with self._lock:
-            places = [keys[session] for keys in (self._wanted, self._noise) if session in keys]
-            # the second is that of a step back to the last checkpoint
-            place, key = next((one for one in places if one[0] <= query), (None, self._key))
-            if place is None:
-                raise ResumeError(
-                    f"session {session!r} cannot go back so far: the keys of earlier noise are gone. Load the private "
-                    "key file that was saved with the checkpoint."
-                )
-            for _ in range(query - place):
-                key = key.next()
-            return key
+            for keys in (self._wanted, self._noise):  # the second is that of a step back to the last checkpoint
+                if found := _last(keys.get(session, ()), query):
+                    place, key = found
+                    for _ in range(query - place if one_way else 0):
+                        key = key.next()
+                    return key
+        raise ResumeError(
+            f"session {session!r} cannot go back so far: the keys of earlier noise are gone. Load the private "
+            "key file that was saved with the checkpoint."
+        )
 
     def keep_noise(self, session: str, query: int) -> None:
         """Say which query's noise is the oldest that is still wanted: the next ratchet drops the keys before it."""
-        self._wanted[session] = (query, self.noise_key(session, query))
+        later = [one for one in self._wanted.get(session, self._noise[session]) if one[0] > query]
+        self._wanted[session] = [(query, self.noise_key(session, query)), *later]
 
     def _refuse_process(self) -> NoReturn:
         raise RuntimeError(
@@ -237,7 +282,7 @@ class Randomness:
     def forget(self, session: str) -> None:
         """Drop the keys of a session that has ended. Its name stays taken."""
         with self._lock:
-            for keys in (self._sessions, self._noise, self._wanted):
+            for keys in (self._sessions, self._renewed, self._noise, self._wanted):
                 keys.pop(session, None)
 
     def end_noise(self, sessions: Iterable[str]) -> None:
@@ -297,9 +342,9 @@ class Randomness:
                 "sessions": {name: key._secret.hex() for name, key in self._sessions.items()},
                 "drawn": sorted(self._drawn),
                 "ledger": self._ledger,
+                "renewed": _written(self._renewed),
+                "noise": _written(self._noise),
             }
-            if self._noise:
-                state["noise"] = {name: [query, key._secret.hex()] for name, (query, key) in self._noise.items()}
         replace_durably(Path(path), json.dumps(state).encode(), mode=0o600)
 
     @classmethod
@@ -317,6 +362,7 @@ class Randomness:
         randomness = _parse(text)
         if randomness is None:
             raise ResumeError(f"{os.fspath(path)!r} is no private key file of this version, or is damaged.")
+        randomness._path = Path(path)
         return randomness
 
     @staticmethod
@@ -329,7 +375,7 @@ class Randomness:
 
 
 class QueryCoins:
-    """The coins of one session: those of a query from the current key, those of the session from its own key."""
+    """The coins of one session: those of a query from its key, those of the session from its own key."""
 
     def __init__(self, randomness: Randomness, session: str) -> None:
         self._randomness = randomness
@@ -339,18 +385,36 @@ class QueryCoins:
         return f"QueryCoins({self.session!r})"
 
     def for_query(self, query: int) -> Stream:
-        """Return the stream of a query's batch, in the current generation."""
+        """Return the stream of a query's batch."""
         self._randomness.mark_drawn(self.session)
-        return self._randomness.key.stream(self.session, "batch", query)
+        return self._randomness.query_key(self.session, query).stream(self.session, "batch", query)
 
     def for_session(self) -> Stream:
         """Return the stream of coins for the whole session (assignments), the same in every generation."""
         return self._randomness.session_key(self.session).stream("assignment")
 
 
-_FORMAT = "tacita randomness 3"
+_Chain = Sequence[tuple[int, Key]]  # ascending: from this query on, this key, or those that follow from it
+
+
+def _last(chain: _Chain, query: int) -> tuple[int, Key] | None:
+    """Return the last entry of a chain for ``query``, if there is one."""
+    return next((one for one in reversed(chain) if one[0] <= query), None)
+
+
+def _replaced(chain: _Chain, first: int, key: Key) -> _Chain:
+    """Return the chain with another key from ``first`` on."""
+    return [*(one for one in chain if one[0] < first), (first, key)]
+
+
+def _written(chains: Mapping[str, _Chain]) -> dict[str, Any]:
+    return {name: [[first, key._secret.hex()] for first, key in chain] for name, chain in chains.items()}
+
+
+_FORMAT = "tacita randomness 4"
 _KINDS = {"format": str, "generation": int, "secure": bool, "key": str, "sessions": dict, "drawn": list}
-_KEYS = {*_KINDS, "ledger"}
+_CHAINS = ("renewed", "noise")
+_KINDS |= dict.fromkeys(_CHAINS, dict)
 
 
 def _parse(text: bytes) -> Randomness | None:
@@ -367,8 +431,9 @@ def _parse(text: bytes) -> Randomness | None:
         randomness.generation = state["generation"]
         for session, secret in state["sessions"].items():
             randomness._sessions[session] = key(secret)
-        for session, (query, secret) in state.get("noise", {}).items():
-            randomness._noise[session] = (query, key(secret))
+        for name, chains in (("renewed", randomness._renewed), ("noise", randomness._noise)):
+            for session, chain in state[name].items():
+                chains[session] = [(first, key(secret)) for first, secret in chain]
         randomness._drawn, randomness._ledger = set(state["drawn"]), state["ledger"]
     except (ValueError, TypeError, RecursionError):
         return None
@@ -378,14 +443,15 @@ def _parse(text: bytes) -> Randomness | None:
 def _well_formed(state: Any) -> bool:
     return (
         isinstance(state, Mapping)
-        and state.keys() - {"noise"} == _KEYS
+        and state.keys() == {*_KINDS, "ledger"}
         and all(type(state[name]) is kind for name, kind in _KINDS.items())
         and state["format"] == _FORMAT
         and state["generation"] >= 0
         and all(isinstance(session, str) for session in state["drawn"])
         and (state["ledger"] is None or isinstance(state["ledger"], str))
-        and isinstance(state.get("noise", {}), Mapping)
-        and all(type(query) is int and query >= 0 for query, _ in state.get("noise", {}).values())
+        and all(
+            type(first) is int and first >= 0 for name in _CHAINS for one in state[name].values() for first, _ in one
+        )
     )
 
 

@@ -106,7 +106,7 @@ def test_a_thief_of_the_key_file_opens_a_banded_matrix_until_the_session_has_end
     first = oracle.randomness.noise_key("train-1", 0)
     checkpointed(oracle, tmp_path, "key")
     kept = json.loads((tmp_path / "key").read_text())
-    assert kept["noise"] == {"train-1": [0, first._secret.hex()]}
+    assert kept["noise"] == {"train-1": [[0, first._secret.hex()]]}
     oracle.session.close()
     checkpointed(oracle, tmp_path, "key")
     assert not json.loads((tmp_path / "key").read_text())["sessions"]
@@ -186,7 +186,7 @@ def test_a_checkpoint_keeps_the_keys_of_the_last_noise_and_no_others(make_oracle
     oracle = make_oracle(**CYCLIC)
     asked(oracle, 6)
     checkpointed(oracle, tmp_path, "key")
-    (place,) = [place for place, _ in json.loads((tmp_path / "key").read_text())["noise"].values()]
+    ((place, _),) = json.loads((tmp_path / "key").read_text())["noise"]["train-1"]
     assert place == 6 - (BANDS - 1)
     stolen = tacita.Randomness.load(tmp_path / "key")
     assert stolen.noise_key("train-1", 4) == oracle.randomness.noise_key("train-1", 4)
@@ -205,7 +205,7 @@ def test_the_noise_of_a_session_that_ended_is_forgotten(make_oracle, asked, tmp_
     oracle.ratchet()
     oracle.randomness.forget("train-1")
     oracle.randomness.save(tmp_path / "key")
-    assert "noise" not in json.loads((tmp_path / "key").read_text())
+    assert json.loads((tmp_path / "key").read_text())["noise"] == {}
 
 
 def test_a_key_file_of_a_later_query_cannot_go_back(problem, make_oracle, asked, tmp_path, cyclic):

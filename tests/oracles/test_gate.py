@@ -1,6 +1,7 @@
 """The rule for redone queries: every branch of it."""
 
 import os
+import shutil
 
 import pytest
 import torch
@@ -333,15 +334,39 @@ def test_a_randomness_serves_one_ledger(problem, make_oracle, tmp_path):
 
 def test_a_copied_key_file_draws_other_noise_for_another_ledger(problem, make_oracle, tmp_path):
     tacita.Randomness.system().save(tmp_path / "key")
+    copies = [tacita.Randomness.load(tmp_path / "key") for _ in range(2)]
+    all_rows = {"sampler": tacita.FullBatchSampler(num_records=60)}
     released = [
-        make_oracle(
-            randomness=tacita.Randomness.load(tmp_path / "key"), sampler=tacita.FullBatchSampler(num_records=60)
-        )
-        .query(trainable(problem[0]))
-        .gradient["weight"]
-        for _ in range(2)
+        make_oracle(randomness=copy, **all_rows).query(trainable(problem[0])).gradient["weight"] for copy in copies
     ]
     assert (released[0] != released[1]).all()
+
+
+@pytest.mark.parametrize("made", [0, 3])
+def test_two_copies_of_a_run_release_the_same_only_where_they_redo(problem, make_oracle, tmp_path, made):
+    """And a copy that is killed again redoes what it made, at no charge."""
+    (tmp_path / "one").mkdir()
+    randomness, all_rows = tacita.Randomness.system(), {"sampler": tacita.FullBatchSampler(num_records=60)}
+    state, releases = crashed(make_oracle, problem, tmp_path / "one", made, randomness=randomness, **all_rows)
+    randomness.save(tmp_path / "one" / "key")
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+
+    def continued(folder, count):
+        """Releases of the copy's queries: with the same values in both, so that noise alone tells them apart."""
+        with tacita.Ledger(
+            folder / "ledger.jsonl", neighboring_relation="add_or_remove_one", privacy_unit="one row"
+        ) as ledger:
+            key, session = tacita.Randomness.load(folder / "key"), ledger.sessions[0]
+            oracle = make_oracle(ledger=ledger, session=session, randomness=key, **all_rows)
+            oracle.load_state_dict(state)
+            found = [oracle.query(trainable(problem[0])) for _ in range(count)]
+            assert session.queries_made == count
+        return found
+
+    one, two = (continued(tmp_path / name, 6) for name in ("one", "two"))
+    assert [same(*pair) for pair in zip(one, two, strict=True)] == [True] * made + [False] * (6 - made)
+    assert all(same(*pair) for pair in zip(one, releases, strict=False))
+    assert all(same(*pair) for pair in zip(one, continued(tmp_path / "one", 7), strict=False))
 
 
 def test_assignments_survive_a_kill_between_checkpoint_and_key(problem, make_oracle, tmp_path):

@@ -219,7 +219,7 @@ PITFALLS = [
     Pitfall(
         43,
         "a resume that starts the sampler again, or repeats its noise",
-        "resumed equals uninterrupted, bit for bit; the order of ledger, checkpoint and key survives a kill",
+        "what was released is redone bit for bit, and what is new has a new key; ledger, checkpoint and key survive a kill",
     ),
     Pitfall(44, "checkpoints loaded by pickle", "safetensors and JSON, nothing else"),
     Pitfall(

@@ -400,20 +400,21 @@ def test_a_function_is_no_score():
         tacita.fit(*problem(), **SETTINGS, score=lambda model: 0.5)
 
 
-def test_two_copies_of_a_run_that_both_went_on_guarantee_nothing(monkeypatch, tmp_path):
-    """They drew the same noise for queries of their own: the difference of two releases has none."""
-    interrupted(monkeypatch, tmp_path / "a", 7, randomness=tacita.Randomness.system())
-    for name, lr in (("b", 0.1), ("c", 0.01)):
+def test_two_copies_of_a_run_that_both_go_on_share_no_noise_and_count_twice(monkeypatch, tmp_path):
+    """The difference of two releases under one noise would be the data's."""
+    named = {"dataset_name": "rows"}
+    interrupted(monkeypatch, tmp_path / "a", 7, randomness=tacita.Randomness.system(), **named)
+    runs = []
+    for name in ("b", "c"):
         shutil.copytree(tmp_path / "a", tmp_path / name)
-        tacita.fit(
-            *problem(),
-            **SETTINGS,
-            folder=tmp_path / name,
-            optimizer=lambda params, lr=lr: torch.optim.SGD(params, lr=lr),
-        )
+        model = problem()[0]
+        runs.append(tacita.fit(model, *problem()[1:], **SETTINGS, **named, folder=tmp_path / name))
+        assert check_run(tmp_path / name).faults == ()
+    lines = [(tmp_path / name / "ledger.jsonl").read_text().splitlines() for name in ("b", "c")]
+    assert lines[0][:12] == lines[1][:12]  # what they had in common is redone
+    assert lines[0][12] != lines[1][12]  # the first query of their own
     checked = check_run(tmp_path / "b")
-    assert checked.verdict.word == "not private"
-    assert any("c beside it went another way from the same private files" in note for note in checked.notes)
-    shutil.rmtree(tmp_path / "c")
-    shutil.copytree(tmp_path / "b", tmp_path / "copy")
-    assert check_run(tmp_path / "b").verdict.word == "private"
+    assert checked.verdict.word == "private"
+    assert "2 other runs on the same data cost in addition" in checked.verdict.in_words()
+    assert any("a, c" in note and "a copy of a run went on by itself" in note for note in checked.notes)
+    assert not torch.equal(*(run.model.weight for run in runs))

@@ -64,7 +64,6 @@ def verdict(
     changed: bool = False,
     refuted: bool = False,
     secrets: bool = False,
-    noise_used_twice: bool = False,
     other_runs: int = 0,
 ) -> Verdict:
     """Weigh the fields of a statement: the ledger, the noise, epsilon, delta, conditions, score, and what is outside.
@@ -76,7 +75,6 @@ def verdict(
         changed: Whether something was changed since the run was finished.
         refuted: Whether an audit measured more than is claimed.
         secrets: Whether the key of the noise, or another private file, lies beside the run.
-        noise_used_twice: Whether a copy of the run went on by itself, with the noise that this one has.
         other_runs: How many other runs on the same data are listed by now; those of the fields count, too.
 
     Example:
@@ -96,7 +94,7 @@ def verdict(
         "changed": changed,
         "refuted": refuted,
         "ledger not intact": not fields.get("ledger_verified"),
-        "not private": not held or epsilon is None or noise_used_twice,
+        "not private": not held or epsilon is None,
     }
     if found := [word for word, holds in against.items() if holds]:
         return Verdict(found[0], epsilon=epsilon)

@@ -45,7 +45,7 @@ class ReleaseGate:
     Batch and noise of a query come from PRF(key, session, query). After a crash a query may be *redone*. What happens
     then depends on the ledger:
 
-    * It has no record of the number: the query is made as if for the first time.
+    * It has no record of the number: the query is made under a new key, of which a copy of the run knows nothing.
     * It has a record with the same fingerprint: the query is released again, bit for bit, at no charge.
     * It has a record with another fingerprint: the query is made again under the next unused number. Only events that
       compose query by query allow that.
@@ -92,6 +92,8 @@ class ReleaseGate:
         self._asking: FrameType | None = None  # the call that makes a query now
         self._name = randomness.claim(session.id, ledger=session.ledger, resumed=session.opened)
         self.coins = QueryCoins(randomness, self._name)
+        if not session.opened:
+            randomness.renew(self._name, 0)
         randomness.session_key(self._name)  # before any ratchet, so that a resumed run derives the same
         self.assigned_rows = 0  # how many rows have their batches for the whole session
         self._lags = mechanism.lags if isinstance(mechanism, Mechanism) else 0
@@ -131,9 +133,9 @@ class ReleaseGate:
         """The session's own key, for draws that hold for the whole session; no ratchet changes it."""
         return self._randomness.session_key(self._name)
 
-    def query_stream(self, *labels: str | int) -> Stream:
-        """Return the stream named by ``labels``, of this session in the current generation, for a query's draws."""
-        return self._randomness.key.stream(self._name, *labels)
+    def query_stream(self, purpose: str, query: int, *labels: str) -> Stream:
+        """Return the stream named by ``labels`` for the draws of a query for this purpose."""
+        return self._randomness.query_key(self._name, query).stream(self._name, purpose, query, *labels)
 
     @contextmanager
     def turn(self) -> Iterator[None]:
@@ -163,8 +165,9 @@ class ReleaseGate:
         """Continue at ``position`` with ``state``, from a checkpoint written under the key of ``generation``.
 
         An older key is ratcheted forward to that generation. A newer one cannot redo a query, so that all used numbers
-        are left behind. Never continue a copy: two copies of a run's folder, with its private files, that are both
-        continued draw the same noise, and the difference of their releases is the data's.
+        are left behind. Queries that the ledger has not seen are drawn under a new key (:meth:`Randomness.renew
+        <tacita.Randomness.renew>`), so that two copies of a run that are both continued have no noise in common. What
+        they cost adds up, and no statement of either says so.
 
         Raises:
             ResumeError: The key is newer, numbers are used, and the event does not compose query by query; or the
@@ -190,6 +193,8 @@ class ReleaseGate:
                 "noise of those before, so none may be made anew. Load the last checkpoint."
             )
         self.advance_key(generation)
+        if self._must_resume:
+            self._randomness.renew(self._name, self.session.last_query + 1)
         self._keep_noise(position)
         self._position, self._state = position, state
         if self._randomness.generation > generation:
@@ -382,13 +387,13 @@ class ReleaseGate:
         added = repr(self._mechanism) if isinstance(self._mechanism, Mechanism) else ""
         described = repr((layout, added)).encode() + elsewhere
         parts = chain([described], _bytes_of(local(x) for _, _, x in named))
-        return self._randomness.key.tag(self._name, "fingerprint", query, parts=parts)
+        return self._randomness.query_key(self._name, query).tag(self._name, "fingerprint", query, parts=parts)
 
     def _normals(self, query: int) -> Noise:
         def earlier(lag: int, block: str, name: str) -> Stream:
-            if self._lags == math.inf:  # no key of it can be dropped before the session ends
-                return self._randomness.noise_key(self._name, 0).stream("banded matrix", query - lag, block, name)
-            return self._randomness.noise_key(self._name, query - lag).stream(block, name)
+            place, all_wanted = query - lag, self._lags == math.inf  # no key can be dropped before the session ends
+            key = self._randomness.noise_key(self._name, place, one_way=not all_wanted)
+            return key.stream("banded matrix", place, block, name) if all_wanted else key.stream(block, name)
 
         return Noise(partial(self.query_stream, "noise", query), query, earlier, self._noise_memory)
 

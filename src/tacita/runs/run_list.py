@@ -2,8 +2,8 @@
 
 Runs belong together if they have one ``dataset_name``, by default that of their file. A line holds the name of the
 data, the name of the folder, epsilon and delta, the neighbouring relation, the privacy unit, what the run does outside
-its guarantee, and a tag that tells one run from another; all of it is public. Lines are added and never removed. The
-list proves nothing against somebody who edits it.
+its guarantee, and a tag that tells one run from another; all of it is public. A copy of a run that goes on in another
+folder has a line of its own. Lines are added and never removed. The list proves nothing against somebody who edits it.
 """
 
 import json
@@ -23,7 +23,7 @@ from tacita.runs.run_facts import run_id
 NAME = "tacita-runs.jsonl"
 MOST_NAMES = 5  # of other runs that are named
 LARGEST = 1e200  # epsilon or delta of a line: sums of these do not overflow
-_SAID = {"epsilon", "delta", "neighboring_relation", "privacy_unit", "secret_noise", "exact_score"}
+_SAID = {"id", "epsilon", "delta", "neighboring_relation", "privacy_unit", "secret_noise", "exact_score"}
 
 
 def check_name(dataset_name: str | None, folder: object) -> None:
@@ -68,7 +68,7 @@ class ListedRun:
             lock = HeldLock(self._list, wait=True, handle=file.fileno())
             try:
                 before = file.read()
-                if not any(one.get("id") == line["id"] for one in _lines(before)):
+                if not any((one.get("id"), one.get("run")) == (line["id"], line["run"]) for one in _lines(before)):
                     torn = b"\n" if before and not before.endswith(b"\n") else b""
                     file.write(torn + json.dumps(line).encode() + b"\n")
                     flush(file.fileno())
@@ -78,16 +78,26 @@ class ListedRun:
     def stated(self, randomness: Randomness) -> dict[str, Any]:
         """Return what the run's statement says about the list."""
         found = {"name": self.dataset_name, "id": run_id(randomness), "list": NAME}
-        return {**found, "other_runs": others(self._list, found), "together": together(self._list, found)}
+        return {
+            **found,
+            "other_runs": len(others(Path(self.output), found)),
+            "together": together(self._list, found),
+        }
 
     @property
     def _list(self) -> Path:
         return Path(self.output).absolute().parent / NAME
 
 
-def others(path: Path, dataset: Mapping[str, Any]) -> int:
-    """Count the other runs on the same data set in the list; a line that cannot be read counts as one."""
-    return sum(one.get("id") != dataset["id"] for one in _on_same_data(path, dataset))
+def others(folder: Path, dataset: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the folders of the other runs on the same data set as the list beside ``folder`` names them.
+
+    A line that cannot be read counts as one, and so does a copy that went on.
+    """
+    listed = _on_same_data(folder.absolute().parent / NAME, dataset)
+    own = [one for one in listed if one.get("id") == dataset["id"]]
+    own.sort(key=lambda one: one.get("run") != folder.absolute().name)  # a finished folder may have been renamed
+    return tuple(str(one.get("run", "?")) for one in listed if not own or one is not own[0])
 
 
 def together(path: Path, dataset: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,6 +125,8 @@ def _in_the_way(runs: list[dict[str, Any]]) -> str:
         return "the runs differ in neighbouring relation or privacy unit, so that their epsilons do not add up"
     if not all(one["secret_noise"] is True for one in runs):
         return "the noise of a run came from a seed, so that the run is not private"
+    if len({one.get("id") for one in runs}) < len(runs):
+        return "a copy of a run went on by itself: they share what was drawn before, and what both cost is not proved"
     if not all(one["exact_score"] is False for one in runs):
         return "a run published an exact score of held-out rows, outside its guarantee"
     return ""
@@ -131,11 +143,6 @@ def _on_same_data(path: Path, dataset: Mapping[str, Any]) -> list[dict[str, Any]
     except OSError:
         return []
     return [one for one in lines if one.get("dataset_name", dataset["name"]) == dataset["name"]]
-
-
-def names_of_others(path: Path, dataset: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the folders of the other runs on the same data set, as their lines name them."""
-    return tuple(str(one.get("run", "?")) for one in _on_same_data(path, dataset) if one.get("id") != dataset["id"])
 
 
 def words(dataset: Mapping[str, Any], other_runs: int, names: Sequence[str] = ()) -> str:

@@ -49,21 +49,22 @@ def best_of(
 ) -> RunResult | None:
     """Make the runs and release the best; return ``None`` if the number of runs drawn is 0.
 
-    The session is open and its query reserved, on disk, before the number is drawn. The number, the points and the
-    runs' own keys follow from the session's key, so an interrupted selection continues with the same ones. A run that
-    was cut off is made again from its start, bit for bit, and nothing of it was released. If several runs have the
-    highest score, the first one wins.
+    The session is open and its query reserved, on disk, before the number is drawn. The number and the points follow
+    from the session's key, so an interrupted selection continues with the same ones. A run that was cut off is made
+    again from its start, with noise of its own; nothing of it was released. If several runs have the highest score, the
+    first one wins.
     """
     name = randomness.claim(session.id, ledger=session.ledger, resumed=session.opened)
     if not session.opened:
         session.open()
     if not session.closed:
         session.reserve(0, 0)
+    randomness.renew(name, 0)
     randomness.mark_drawn(name)
     runs = _number_of_runs(session, sweep, randomness)
     for number in range(folder.done, max(runs, sweep.pad_to or 0)):
-        key = _session_key(session, randomness)
-        result = attempt(sweep.grid.draw(key.stream("point", number)), Randomness(key.derive("run", number)))
+        point = sweep.grid.draw(_session_key(session, randomness).stream("point", number))
+        result = attempt(point, Randomness(randomness.query_key(name, 0).derive(name, "run", number)))
         folder.record(result if number < runs else None)
     _spend(session, randomness, folder.best)
     return folder.best

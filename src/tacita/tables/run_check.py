@@ -21,17 +21,13 @@ from tacita.runs.folder import RunFolder
 from tacita.runs.run_facts import tacita_version
 from tacita.runs.sealed_run import STATEMENT, TEXT, SealedRun
 from tacita.runs.signing import SIGNATURES
-from tacita.tables.run_verdict import copies_that_went_on, other_runs, run_verdict
+from tacita.tables.run_verdict import other_runs, run_verdict
 from tacita.tables.table_model import load
 from tacita.tables.table_statement import EXTRAS, IF_ANY
 
 SECRETS = (
     "private/ is still here: whoever has its key and the releases can subtract the noise. Remove it before anybody "
     "else gets the folder: repeat the command of the run, or after a loop of your own tacita.Randomness.destroy(key)"
-)
-TWICE = (
-    "{} beside it went another way from the same private files: both drew the same noise, so that their difference has "
-    "none, and nothing is guaranteed of either. Never continue a copy of a folder"
 )
 EDITED = "edited: what is sealed is the run before the edit; tacita statement {} shows it, with its score"
 UNCOVERED = "no seal and no signature covers these files, whatever they say: {}"
@@ -104,21 +100,19 @@ def _unfit(folder: Path) -> list[str]:
 
 def _notes(run: SealedRun) -> tuple[str, ...]:
     """Return notes of signatures, edits, private files, files without a seal, and other runs on the same data set."""
-    folder, count = run.folder, other_runs(run.folder, run.stated)
-    copies = copies_that_went_on(folder, run.stated)
+    folder = run.folder
     found = {
-        TWICE.format(", ".join(copies)): bool(copies),
         SIGNED: (folder / SIGNATURES).exists(),
         EDITED.format(folder / PARENT): (folder / EDITS).exists(),
         SECRETS: RunFolder(folder).holds_secrets,
         UNCOVERED.format(", ".join(run.uncovered)): bool(run.uncovered),
         LINKS.format(", ".join(run.links)): bool(run.links),
-        _listed(run, count): isinstance(run.stated.get("dataset"), Mapping),
+        _listed(run): isinstance(run.stated.get("dataset"), Mapping),
     }
     return tuple(words for words, holds in found.items() if words and holds)
 
 
-def _listed(run: SealedRun, count: int) -> str:
+def _listed(run: SealedRun) -> str:
     """Say which other runs on the same data set are listed by now, and what all guarantee together."""
     dataset = run.stated.get("dataset")
     path = run.folder.absolute().parent / run_list.NAME
@@ -126,10 +120,10 @@ def _listed(run: SealedRun, count: int) -> str:
         return ""
     if not path.exists():
         return f"{run_list.NAME} is not beside the folder: which other runs used the same data is not known here"
-    if not count:
+    if not (names := other_runs(run.folder, run.stated)):
         return ""
-    now = {**dataset, "other_runs": count, "together": run_list.together(path, dataset)}
-    known = run_list.words(dataset, count, run_list.names_of_others(path, dataset))
+    now = {**dataset, "other_runs": len(names), "together": run_list.together(path, dataset)}
+    known = run_list.words(dataset, len(names), names)
     return f"{known} Today: {other_runs_in_words(now).replace(' when this was stated', '')}"
 
 
