@@ -219,7 +219,7 @@ PITFALLS = [
     Pitfall(
         43,
         "a resume that starts the sampler again, or repeats its noise",
-        "what was released is redone bit for bit, and what is new has a new key; ledger, checkpoint and key survive a kill",
+        "what was released is redone bit for bit, what is new has a new key; ledger, checkpoint, key survive a kill",
     ),
     Pitfall(44, "checkpoints loaded by pickle", "safetensors and JSON, nothing else"),
     Pitfall(
