@@ -7,9 +7,10 @@ PyTorch's fused optimizers and those of sharded parameters may leave it as it is
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
@@ -56,6 +57,7 @@ class Updates:
         self._due: dict[str, State] = {}  # parameters that the next step must update, as they were
         self._done: set[str] = set()  # parameters that were updated once, which are not checked again
         self._given: dict[str, tuple[State, Reference, int]] = {}  # parameter, gradient, gradient's version
+        self._watched: dict[str, Any] = {}  # where autograd adds up a parameter's gradient
 
     def check(self, params: Mapping[str, Tensor], accumulate: bool) -> None:
         """Check before a query that the last gradients were used, or that they can be added to.
@@ -82,6 +84,7 @@ class Updates:
         _count_fused_steps()
         for name, parameter in params.items():
             _serve(parameter)
+            self._watch(name, parameter)
             found = gradients.get(name)
             if found is not None and accumulate and self._waits(name, parameter) and parameter.grad is not None:
                 found = parameter.grad + found
@@ -90,6 +93,19 @@ class Updates:
             name: (_state(p), _reference(p.grad), p.grad._version) for name, p in params.items() if p.grad is not None
         }
         self._due = {name: _state(params[name]) for name in gradients if name not in self._done}
+
+    def _watch(self, name: str, parameter: Tensor) -> None:
+        """Let a plain ``backward()`` of the loss raise where it would add to the parameter's private gradient."""
+        if is_dtensor(parameter) or getattr(self._watched.get(name), "variable", None) is parameter:
+            return
+        with torch.enable_grad():
+            node: Any = parameter.view_as(parameter).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+        node.register_prehook(partial(_refuse_sum, weakref.ref(self), name, weakref.ref(parameter)))
+        self._watched[name] = node  # whose hook goes with it
+
+    def holds(self, name: str, parameter: Tensor) -> bool:
+        """Return whether the parameter waits for its step with the gradient that the last call gave it."""
+        return self._waits(name, parameter) and parameter.grad is self._given[name][1]()
 
     def _waits(self, name: str, parameter: Tensor) -> bool:
         """Return whether the parameter is unchanged since the last call gave it its gradient."""
@@ -108,6 +124,15 @@ class Updates:
             return False
         state, given, version = self._given[name]
         return state != _state(parameter) or (grad is given() and grad._version == version)
+
+
+def _refuse_sum(updates: Callable[[], Updates | None], name: str, parameter: Reference, _: Any) -> None:
+    own, found = updates(), parameter()
+    if own is not None and found is not None and own.holds(name, found):
+        raise RuntimeError(
+            f"loss.backward() would add a gradient without clipping and noise to what oracle.backward() left in the "
+            f".grad of {name!r}: delete loss.backward(). A gradient of public data is taken by torch.autograd.grad."
+        )
 
 
 def _state(tensor: Tensor) -> State:
