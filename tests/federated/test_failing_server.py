@@ -89,6 +89,8 @@ def test_the_owner_is_told_once_of_another_federation(tmp_path):
         assert resident.answer(to_wire(msgspec.structs.replace(broadcast, federation="others 1"))) == b""
         for number in range(100):  # a server that wants to fill the owner's screen
             resident.answer(to_wire(greeting(f"others {number}")))
+            resident.answer(to_wire(greeting()))
         assert resident.ledger.sessions[0].queries_made == 0
     assert [words.split("'")[1] for words in told[:2]] == ["others 1", "others 2"]
-    assert len(told) == 8
+    assert len(told) == 9
+    assert sum("has asked which client this is. If no round follows" in words for words in told) == 1

@@ -119,7 +119,8 @@ def test_a_refused_message_is_told_and_sent_again(tmp_path):
             server.receive({0: reply})
         assert missing(server, {0: resident}) < 1e-4
         assert spent(resident) == 4
-    assert told == ["the server has refused the last message: 'too long'"]
+    answered = [f"round {number} of {QUIET.rounds} is answered." for number in range(1, 5)]
+    assert told == [*answered[:2], "the server has refused the last message: 'too long'", *answered[2:]]
 
 
 def test_spent_is_what_was_released(tmp_path):
@@ -529,7 +530,7 @@ def test_a_client_says_that_it_has_no_message_left(tmp_path):
         with pytest.raises(ResumeError, match="is the folder of a client"), ServerFolder(tmp_path / "0").commanded():
             pass
         assert resident.answer(broadcast)  # the first message was lost
-        assert "sends its last planned message now" in told[-1]
+        assert "round 1 of 1 is answered. This is the last planned message" in told[-1]
         assert resident.used_up
         assert resident.answer(broadcast) == b""
         assert "messages are used up" in told[-1]

@@ -14,7 +14,7 @@ from tacita.federated.simulated_run import NOT_ANONYMISED, tidied
 from tacita.federated.views import SECURE_AGGREGATION
 from tacita.ledger import Statement, statement
 from tacita.ledger.journal import ends_with_seal
-from tacita.ledger.run_sections import check_about
+from tacita.ledger.run_sections import check_about, leaving
 from tacita.runs import checkpoint
 from tacita.runs.folder import RunFolder
 from tacita.runs.run_facts import run_facts
@@ -90,6 +90,7 @@ def finish_client(
                 task="classification",
                 target="labels",
                 files=hashes,
+                files_policy=leaving(hashes),
                 rows={"value": settings.clients, "how": "public", "of": "clients"},
                 run=run_facts(run.randomness),
                 **said,

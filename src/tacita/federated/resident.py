@@ -109,6 +109,7 @@ class Resident:
         given = {} if model is None else dict(model.named_parameters())
         self._like = {name: given.get(name, torch.zeros(0, dtype=torch.float64)) for name in self._shapes}
         self._round = 0  # of the last broadcast that was answered
+        self._greeted = False  # whether a server has asked who this is
         self._strangers: set[str] = set()  # federations that were asked for, and are not this one
         self._identity = ClientIdentity.at(folder.private / IDENTITY, new=not folder.checkpoint.exists())
         self._take_up()
@@ -150,6 +151,7 @@ class Resident:
             self._say_other(getattr(record, "federation", self.federation))
             raise WireError("the record is not for a client of this federation.")
         if isinstance(record, Greeting):
+            self._say_greeted()
             return to_wire(self._identity.introduction(record, self.number))
         if record.refused:
             self._tell(f"the server has refused the last message: {record.refused[:40]!r}")
@@ -163,7 +165,7 @@ class Resident:
         message = self._client.answer(params, accepted=record.accepted)
         self._round = record.round
         self._save()
-        self._say_last()
+        self._say_answered()
         return to_wire(Answer(self.federation, self.number, message.number, wire_tensors(message.values)))
 
     @property
@@ -171,16 +173,30 @@ class Resident:
         """Whether all planned messages are sent, so that none will ever follow."""
         return not self._client.remaining_queries
 
-    def _say_last(self) -> None:
-        """Tell that no message will follow, or that none is needed if this one arrives."""
+    def _say_greeted(self) -> None:
+        """Tell once that a server is there, which tells nobody whether it takes this client."""
+        if not self._greeted:
+            self._greeted = True
+            self._say(
+                "a server has asked which client this is. If no round follows, it knows another key under this number, "
+                "or still waits for others: ask whoever runs it."
+            )
+
+    def _say(self, words: str) -> None:
         with suppress(Exception):  # a terminal that is gone holds no message back
-            if self.used_up:
-                self._tell("this client sends its last planned message now: stop it (Ctrl-C) to seal its folder.")
-            elif self._rounds is not None and self._round + 1 >= self._rounds:
-                self._tell(
-                    f"round {self._round + 1} of {self._rounds} is answered: if the message arrives, the federation is "
-                    "finished and asks no more. Ask the server, and then stop this client (Ctrl-C)."
-                )
+            self._tell(words)
+
+    def _say_answered(self) -> None:
+        """Tell which round is answered, and whether no message will follow, or none is needed if this one arrives."""
+        words = f"round {self._round + 1}{'' if self._rounds is None else f' of {self._rounds}'} is answered"
+        if self.used_up:
+            words += ". This is the last planned message: stop this client (Ctrl-C) to seal its folder"
+        elif self._rounds is not None and self._round + 1 >= self._rounds:
+            words += (
+                ": if the message arrives, the federation is finished and asks no more. Ask the server, and then stop "
+                "this client (Ctrl-C)"
+            )
+        self._say(f"{words}.")
 
     def _say_other(self, federation: str) -> None:
         """Tell, once for each, which other federation a server has asked for, so that nobody waits in vain."""

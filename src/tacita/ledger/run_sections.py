@@ -124,6 +124,12 @@ def not_to_be_signed(weighed: Verdict) -> str:
     )
 
 
+def leaving(files: Iterable[str]) -> dict[str, list[str]]:
+    """Return the field ``files_policy`` of a run that publishes ``files`` and what states it."""
+    private = "the folder private/ (key, checkpoints), which is removed when the run is finished"
+    return {"may_leave": [*sorted(files), *HOLD_SCORE], "never": ["the records themselves", private]}
+
+
 def files_policy(policy: Any, weighed: Verdict) -> Any:
     """Return a field ``files_policy`` in which no file may leave that the verdict does not let leave.
 

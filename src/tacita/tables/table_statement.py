@@ -11,6 +11,7 @@ from typing import Any
 
 from tacita._counted import counted
 from tacita.ledger import Ledger, Statement, statement
+from tacita.ledger.run_sections import HOLD_SCORE
 from tacita.ledger.text_lines import names_in_words
 from tacita.runs import run_list
 from tacita.runs.run_facts import data_fingerprint
@@ -323,11 +324,7 @@ FILES_POLICY: dict[str, list[str]] = {
         "model.safetensors",
         "preprocessing.json",
         "config.toml (with the path of the table)",
-        "statement.txt",
-        "statement.json",
-        "ledger.jsonl",
-        "ledger.head.json",
-        "signatures.jsonl",
+        *HOLD_SCORE,
     ],
     "never": [
         "the table itself",

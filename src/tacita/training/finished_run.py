@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from tacita._files import make_folder, replace_in_pieces
 from tacita.errors import ResumeError, TacitaError
 from tacita.ledger import Ledger, Statement, statement
+from tacita.ledger.run_sections import leaving
 from tacita.ledger.sections import PUBLIC_LOSSES
 from tacita.runs.checkpoint import TrainingState
 from tacita.runs.folder import RunFolder
@@ -116,7 +117,7 @@ def finished_run(
     facts |= {PUBLIC_LOSSES: [list(pair) for pair in state.public_losses]} if public else {}
 
     def make_statement(hashes: dict[str, str]) -> Statement:
-        files: dict[str, Any] = {"files": hashes} if hashes else {}
+        files: dict[str, Any] = {"files": hashes, "files_policy": leaving(hashes)} if hashes else {}
         return statement(ledger, delta, caveats=caveats, **said, **facts, **files)
 
     ledger.flush()  # no weights leave before the lines of their queries
