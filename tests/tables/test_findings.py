@@ -217,3 +217,12 @@ def test_labels_in_another_case_are_named(checked):
     finding = checked(y=labels)[0]
     assert (finding.column, finding.rows, finding.examples[0]) == ("y", 3, "'No'")
     assert "in case alone" in finding.problem
+
+
+@pytest.mark.parametrize("declared", ["", "[columns.when]\nkind = 'date'\nformat = '%d/%m/%Y'"])
+def test_dates_of_two_formats_are_no_decimal_numbers(checked, declared):
+    """ISO dates are read as numbers of days, with any decimal mark."""
+    days = [f"1990-01-{1 + i % 28:02}" if i % 3 else f"{1 + i % 28:02}/01/1990" for i in range(ROWS)]
+    words = " ".join(finding.problem for finding in checked(declared, when=days))
+    assert "a column takes one, so write all of them alike" in words
+    assert "decimal" not in words

@@ -89,7 +89,7 @@ def worth(name: str, table: Table, schema: Schema) -> Iterator[Finding]:
         yield Finding(
             name, "rows with one and the same value: a constant tells nothing. Leave it out (--drop)", rows, ()
         )
-    elif not declared and (found := other_notation(name, column, there & (kinds == TEXT), schema)):
+    elif not declared and (found := other_notation(name, column, there & (kinds == TEXT), schema, beside=numbers)):
         yield found
     elif len(counts) == rows and not declared and column.storage != "date" and _looks_like_names(counts, kinds[there]):
         yield Finding(
@@ -120,13 +120,23 @@ def worth(name: str, table: Table, schema: Schema) -> Iterator[Finding]:
         yield Finding(name, problem, len(odd), tuple(map(repr, column.take(odd).texts()[1][:3])))
 
 
-def other_notation(name: str, column: Column, texts: np.ndarray, schema: Schema) -> Finding | None:
-    """Find whether a tenth of the cells or more, the mask ``texts``, would be numbers or dates in another notation."""
+def other_notation(name: str, column: Column, texts: np.ndarray, schema: Schema, *, beside: int = 0) -> Finding | None:
+    """Find whether a tenth of the cells or more, the mask ``texts``, would be numbers or dates in another notation.
+
+    Args:
+        name: The name of the column.
+        column: Its cells.
+        texts: Those that are read as texts.
+        schema: What is declared.
+        beside: Number of cells that are read as numbers, or as dates.
+    """
     rows = int(texts.sum())
     if not isinstance(column, TextColumn) or rows < max(MIXED * len(texts), 1):
         return None
     _, known = column.take(np.flatnonzero(texts)).texts()
     words = notation(known, schema.reading.decimal)
+    if words is not None and words.startswith("dates") and beside:
+        words = "dates in another format than the others: a column takes one, so write all of them alike in the file"
     problem = f"cells are read as texts, and look like {words}"
     return None if words is None else Finding(name, problem, rows, tuple(map(repr, known[:2])))
 

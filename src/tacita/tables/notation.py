@@ -47,7 +47,7 @@ def notation(texts: Iterable[str], decimal: str) -> str | None:
     if len(some) < MANY:
         return None
     (other,) = set(DECIMAL_MARKS) - {decimal}
-    if _mostly(parse_number(text, other) is not None for text in some):
+    if _mostly(parse_number(text, other) is not None and parse_number(text, decimal) is None for text in some):
         return f"numbers with a decimal {_MARKS[other]}: give --decimal {other}"
     if formats := date_formats(some):
         several = "; more than one format fits" if len(formats) > 1 else ""
