@@ -38,13 +38,14 @@ details { margin: .4rem 0; } summary { cursor: pointer; } pre { background: var(
 .sign span { border-top: 1px solid currentColor; font-size: .85rem; }
 @media (max-width: 40rem) { dl { grid-template-columns: 1fr; } dd { margin-bottom: .4rem; } .sign { gap: .6rem; } }
 @media print { :root { color-scheme: light; --ink: #000; --paper: #fff; --line: #777; --soft: #fff; --good: #000;
-  --bad: #000; } body { font-size: 10pt; line-height: 1.35; } .first { break-after: page; font-size: 8.5pt;
-  line-height: 1.2; } .first :is(h2, h3, ul, p, dl, .verdict) { margin-block: .3rem; } .first dl { row-gap: .05rem; }
+  --bad: #000; } body { font-size: 10pt; line-height: 1.35; } .first { break-after: page; font-size: 8pt;
+  line-height: 1.2; } .first :is(h2, h3, ul, p, dl, .verdict) { margin-block: .2rem; } .first dl { row-gap: 0; }
+  .first .verdict strong { font-size: 1rem; } dl { grid-template-columns: 8rem 1fr; }
   .first > div { break-inside: avoid; } h3 { break-after: avoid; } .charts {
-  grid-template-columns: repeat(2, minmax(0, 1fr)); } figure, tr { break-inside: avoid; }
+  grid-template-columns: repeat(3, minmax(0, 1fr)); } figure, tr { break-inside: avoid; }
   details::details-content { content-visibility: visible; block-size: auto; } summary { list-style: none; }
   .wide { overflow: visible; } table { font-size: 8pt; } th, td { padding-right: .4rem; overflow-wrap: anywhere; }
-  section[id] ~ section, nav ~ section { break-before: page; } pre { padding: 0; font-size: 7.5pt; }
+  th { overflow-wrap: normal; } section[id] ~ section, nav ~ section { break-before: page; } pre { padding: 0; font-size: 7.5pt; }
   .skip, nav { display: none; } h1 { margin-top: 0; font-size: 1.4rem; } h2 { margin-top: 1rem; } }
 """
 
