@@ -233,30 +233,90 @@ def test_the_next_process_redoes_what_was_drawn_under_the_new_key(tmp_path):
         assert keys_of(one)[first:] != before[first:]
 
 
-@pytest.mark.parametrize("one_way", [True, False])
-@pytest.mark.parametrize("kept", [False, True])
-def test_correlated_noise_of_two_copies_is_the_same_only_where_it_is_redone(tmp_path, one_way, kept):
+@pytest.mark.parametrize("ratcheted", [False, True])
+def test_correlated_noise_of_two_copies_is_the_same_only_where_it_is_redone(tmp_path, ratcheted):
     run = Randomness.system()
-    run.begin_noise("a")
     run.save(tmp_path / "one")
     shutil.copy(tmp_path / "one", tmp_path / "two")
 
     def noise(randomness):
-        return [randomness.noise_key("a", query, one_way=one_way)._secret for query in range(2, 7)]
+        return [randomness.noise_key("a", query)._secret for query in range(2, 7)]
 
     old, found = noise(run), []
     for name in ("one", "two"):
         one = Randomness.load(tmp_path / name)
         one.renew("a", 4)
-        if kept:
-            one.keep_noise("a", 2)
+        if ratcheted:
+            one.keep_noise("a", 2, 6)
             one.ratchet()
+            with pytest.raises(ResumeError, match="keys of earlier noise are gone"):
+                one.noise_key("a", 1)
         found.append(noise(one))
         one.save(tmp_path / name)
         assert noise(Randomness.load(tmp_path / name)) == found[-1]
-    if one_way or not kept:
-        assert found[0][:2] == found[1][:2] == old[:2]
-    assert not {*found[0][2:]} & {*found[1][2:], *old}
+    assert found[0][:2] == found[1][:2] == old[:2]
+    assert len({*found[0][2:], *found[1][2:], *old[2:]}) == 9
+
+
+def test_sessions_that_copies_begin_have_keys_of_their_own(tmp_path):
+    """Whose coins hold for the whole session: assignments, a threshold's noise."""
+    run = Randomness.system()
+    begun = run.session_key("begun")
+    run.save(tmp_path / "one")
+    shutil.copy(tmp_path / "one", tmp_path / "two")
+    keys = []
+    for name in ("one", "two"):
+        one = Randomness.load(tmp_path / name)
+        one.renew("new", 0)
+        keys.append(one.session_key("new")._secret)
+        again = Randomness.load(tmp_path / name)  # killed at once: it is the same where the session was opened
+        assert again.session_key("new")._secret == keys[-1]
+        again.renew("new", 0)
+        assert again.session_key("new")._secret == keys[-1]
+        assert again.session_key("begun") == begun
+    assert keys[0] != keys[1]
+
+
+def test_each_process_has_a_name_in_the_lineage(tmp_path):
+    run = Randomness.system()
+    run.save(tmp_path / "key")
+    first = Randomness.load(tmp_path / "key")
+    first.write_back()
+    second, third = (Randomness.load(tmp_path / "key") for _ in range(2))
+    assert run.lineage == first.lineage[:-1] == second.lineage[:-2] == third.lineage[:-2]
+    assert second.lineage[1] == third.lineage[1] == first.lineage[1]
+    assert len({*second.lineage, *third.lineage}) == 4
+
+
+def test_a_key_that_another_process_has_changed_is_not_written_over(tmp_path, monkeypatch):
+    Randomness.system().save(tmp_path / "key")
+    late, other = (Randomness.load(tmp_path / "key") for _ in range(2))
+    other.ratchet()
+    other.save(tmp_path / "key")
+    kept = (tmp_path / "key").read_bytes()
+    with pytest.raises(ResumeError, match="is gone, or another process has changed it"):
+        late.renew("a", 0)
+    assert (tmp_path / "key").read_bytes() == kept
+    monkeypatch.chdir(tmp_path)
+    moved = Randomness.load("key")
+    monkeypatch.chdir("/")
+    moved.renew("a", 0)
+    assert keys_of(Randomness.load(tmp_path / "key")) == keys_of(moved)
+    moved.save(tmp_path / "elsewhere")  # where the next process looks for it
+    moved.renew("a", 2)
+    assert keys_of(Randomness.load(tmp_path / "elsewhere")) == keys_of(moved)
+
+
+def test_a_linked_key_is_written_and_removed_where_it_lies(tmp_path):
+    (tmp_path / "safe").mkdir()
+    Randomness.system().save(tmp_path / "safe" / "key")
+    (tmp_path / "key").symlink_to(tmp_path / "safe" / "key")
+    one = Randomness.load(tmp_path / "key")
+    one.renew("a", 1)
+    assert (tmp_path / "key").is_symlink()
+    assert keys_of(Randomness.load(tmp_path / "safe" / "key")) == keys_of(one)
+    Randomness.destroy(tmp_path / "key")
+    assert not [*tmp_path.rglob("*key*")]
 
 
 def test_a_new_process_renews_no_seed_and_brings_no_destroyed_key_back(tmp_path):
@@ -271,9 +331,9 @@ def test_a_new_process_renews_no_seed_and_brings_no_destroyed_key_back(tmp_path)
     fresh.save(tmp_path / "key")
     last = Randomness.load(tmp_path / "key")
     Randomness.destroy(tmp_path / "key")
-    last.renew("a", 0)
+    with pytest.raises(ResumeError, match="is gone"):
+        last.renew("a", 0)
     assert not (tmp_path / "key").exists()
-    assert last.query_key("a", 0) != last.key
 
 
 # -- the private file
@@ -395,7 +455,7 @@ def test_a_kill_between_two_writes_leaves_a_whole_file(tmp_path, module, call, s
 def damaged(**changes):
     key = "ab" * 32
     state = {"format": "tacita randomness 4", "generation": 0, "secure": True, "key": key}
-    state |= {"sessions": {}, "drawn": [], "ledger": None, "renewed": {}, "noise": {}}
+    state |= {"sessions": {}, "drawn": [], "ledger": None, "renewed": {}, "noise": {}, "lineage": ["a"]}
     return json.dumps({name: value for name, value in {**state, **changes}.items() if value is not ...}).encode()
 
 
@@ -429,10 +489,12 @@ def test_the_undamaged_file_of_the_next_test_loads(tmp_path):
         damaged(drawn=[["SECRET"]]),
         damaged(noise=["SECRET"]),
         damaged(noise={"train-1": "SECRET"}),
-        damaged(noise={"train-1": [[0, "SECRET"]]}),
-        damaged(noise={"train-1": [[0, 5]]}),
-        damaged(noise={"train-1": [[-1, "ab" * 32]]}),
-        damaged(noise={"train-1": [["0", "ab" * 32]]}),
+        damaged(noise={"train-1": [1, ["SECRET"]]}),
+        damaged(noise={"train-1": [1, [5]]}),
+        damaged(noise={"train-1": [0, ["ab" * 32]]}),
+        damaged(noise={"train-1": ["1", ["ab" * 32]]}),
+        damaged(lineage=[]),
+        damaged(lineage=[5]),
         damaged(renewed={"train-1": [["0", "ab" * 32]]}),
         damaged(renewed=...),
         damaged(ledger=5),

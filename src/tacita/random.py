@@ -18,7 +18,7 @@ import json
 import os
 import secrets
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -137,6 +137,8 @@ class Randomness:
 
     Attributes:
         generation: How often the key was ratcheted.
+        lineage: A public name for each process that had this key, the present one last. Copies differ from where they
+            parted.
         query_lock: Held around a query. One query at a time draws from one Randomness, and no ratchet comes in between.
 
     Example:
@@ -153,14 +155,15 @@ class Randomness:
         self.generation = 0
         self._sessions: dict[str, Key] = {}
         self._claimed: set[str] = set()  # sessions of oracles of this process
-        self._path: Path | None = None  # the private file that this was loaded from
-        self._renewed: dict[
-            str, _Chain
-        ] = {}  # by session: from which query on another key than the current one gives all
-        self._noise: dict[
-            str, _Chain
-        ] = {}  # by session: oldest query whose noise is still wanted; its key, and new ones
-        self._wanted: dict[str, _Chain] = {}  # the same now, which the next ratchet makes the oldest
+        self.lineage = (secrets.token_hex(8) if key.secure else key.tag("lineage", parts=[]),)
+        self._loaded = False  # whether another process had this key before
+        self._path: Path | None = None  # the private file, and what it holds
+        self._text = b""
+        # By session: ascending, from which query on which key stands for the current one.
+        self._renewed: dict[str, list[tuple[int, Key]]] = {}
+        # By session: the keys of noise of earlier generations that is still wanted, and the number after the last.
+        self._noise: dict[str, tuple[int, list[Key]]] = {}
+        self._wanted: dict[str, tuple[int, int]] = {}  # which queries' noise is wanted now: first, and after the last
         self._drawn: set[str] = set()  # sessions whose batches or noise were drawn, in any process
         self._ledger: str | None = None  # the ledger whose sessions draw here
         self._lock = threading.Lock()
@@ -200,31 +203,50 @@ class Randomness:
         Keys of sessions stay, and of noise what is still wanted.
         """
         with self.query_lock:
-            self._noise |= self._wanted
-            self._renewed.clear()
-            self._key, self.generation = self._key.next().renewed(), self.generation + 1  # no interrupt in between
+            kept = {
+                session: (after, [self.noise_key(session, query) for query in range(first, after)])
+                for session, (first, after) in self._wanted.items()
+            }
+            following, noise = self._key.next().renewed(), self._noise | kept
+            self._key, self._noise, self._renewed, self.generation = following, noise, {}, self.generation + 1
 
     def query_key(self, session: str, query: int) -> Key:
         """Return the key of a query's own draws: that of the generation, or a later one (:meth:`renew`)."""
-        current, renewed = self.key, _last(self._renewed.get(session, ()), query)
-        return renewed[1] if renewed else current
+        current = self.key
+        return next((key for first, key in reversed(self._renewed.get(session, ())) if first <= query), current)
 
     def renew(self, session: str, first: int) -> None:
         """Let the session draw queries from ``first`` on, which its ledger has not seen, as no copy of this file does.
 
         The private file is written before anything is drawn, so that the next process can redo these queries. Does
         nothing if this was not loaded from one, or for a seeded key.
+
+        Raises:
+            ResumeError: The private file is gone, or another process has changed it.
         """
-        if self._path is None or not self.secure:
+        if not (self._loaded and self.secure):
             return
         with self._lock:
-            key = self.query_key(session, first).renewed()
-            self._renewed[session] = _replaced(self._renewed.get(session, ()), first, key)
-            for keys in (self._noise, self._wanted):
-                if session in keys:
-                    keys[session] = _replaced(keys[session], first, key.derive("correlated noise", session))
-        if self._path.exists():  # else the run is over
-            self.save(self._path)
+            before = [one for one in self._renewed.get(session, ()) if one[0] < first]
+            self._renewed[session] = [*before, (first, self.query_key(session, first).renewed())]
+        self.session_key(session)  # of a new session, of its new key
+        self.write_back()
+
+    def write_back(self) -> None:
+        """Write the private file that this was loaded from, and nothing if it was not; raises as :meth:`renew`."""
+        if not (self._loaded and self.secure):
+            return
+        assert self._path is not None
+        try:
+            same = self._path.read_bytes() == self._text
+        except OSError:
+            same = False
+        if not same:
+            raise ResumeError(
+                f"the private key file {str(self._path)!r} is gone, or another process has changed it: what is drawn "
+                "now could not be redone. Restore it, or load it again."
+            )
+        self.save(self._path)
 
     def session_key(self, session: str) -> Key:
         """Return the session's own key: derived on first use, then the same through every ratchet."""
@@ -232,46 +254,28 @@ class Randomness:
             self._refuse_process()
         with self._lock:
             if session not in self._sessions:
-                self._sessions[session] = self._key.derive("session", session)
+                self._sessions[session] = self.query_key(session, 0).derive("session", session)
             return self._sessions[session]
 
-    def begin_noise(self, session: str) -> None:
-        """Derive the key of the first query's correlated noise, unless there is one: before any ratchet, as above.
-
-        If all noise of the session is wanted until it ends (:meth:`keep_noise` is not called), this key gives all.
-        """
-        with self._lock:
-            self._noise.setdefault(session, [(0, self.query_key(session, 0).derive("correlated noise", session))])
-
-    def noise_key(self, session: str, query: int, *, one_way: bool = True) -> Key:
-        """Return the key of a query's correlated noise.
-
-        Args:
-            session: The name of the session.
-            query: The number of the query.
-            one_way: Whether it follows from the key of the query before, one way; else one key serves many queries.
+    def noise_key(self, session: str, query: int) -> Key:
+        """Return the key of a query's correlated noise, which later queries take back.
 
         Raises:
             ResumeError: A ratchet has dropped it.
         """
-        if os.getpid() != self._process:
-            self._refuse_process()
-        with self._lock:
-            for keys in (self._wanted, self._noise):  # the second is that of a step back to the last checkpoint
-                if found := _last(keys.get(session, ()), query):
-                    place, key = found
-                    for _ in range(query - place if one_way else 0):
-                        key = key.next()
-                    return key
-        raise ResumeError(
-            f"session {session!r} cannot go back so far: the keys of earlier noise are gone. Load the private "
-            "key file that was saved with the checkpoint."
-        )
+        after, kept = self._noise.get(session, (0, ()))
+        if query >= after:
+            return self.query_key(session, query).derive("correlated noise", session, query)
+        if query < after - len(kept):
+            raise ResumeError(
+                f"session {session!r} cannot go back so far: the keys of earlier noise are gone. Load the private "
+                "key file that was saved with the checkpoint."
+            )
+        return kept[query - after]
 
-    def keep_noise(self, session: str, query: int) -> None:
-        """Say which query's noise is the oldest that is still wanted: the next ratchet drops the keys before it."""
-        later = [one for one in self._wanted.get(session, self._noise[session]) if one[0] > query]
-        self._wanted[session] = [(query, self.noise_key(session, query)), *later]
+    def keep_noise(self, session: str, first: int, after: int) -> None:
+        """Let the next ratchet keep the keys of noise of queries from ``first`` on, before ``after``, and no others."""
+        self._wanted[session] = (first, after)
 
     def _refuse_process(self) -> NoReturn:
         raise RuntimeError(
@@ -287,7 +291,7 @@ class Randomness:
 
     def end_noise(self, sessions: Iterable[str]) -> None:
         """Forget those of ``sessions``, which have ended, whose noise was correlated: no key opens it any more."""
-        for session in self._noise.keys() & {*sessions}:
+        for session in (self._noise.keys() | self._wanted.keys()) & {*sessions}:
             self.forget(session)
 
     def claim(self, session: str, *, ledger: str, resumed: bool = False) -> str:
@@ -342,10 +346,13 @@ class Randomness:
                 "sessions": {name: key._secret.hex() for name, key in self._sessions.items()},
                 "drawn": sorted(self._drawn),
                 "ledger": self._ledger,
-                "renewed": _written(self._renewed),
-                "noise": _written(self._noise),
+                "lineage": self.lineage,
+                "renewed": {name: [[first, _hex(key)] for first, key in one] for name, one in self._renewed.items()},
+                "noise": {name: [after, [*map(_hex, kept)]] for name, (after, kept) in self._noise.items()},
             }
-        replace_durably(Path(path), json.dumps(state).encode(), mode=0o600)
+        path, text = Path(path).resolve(), json.dumps(state).encode()
+        replace_durably(path, text, mode=0o600)
+        self._path, self._text = path, text
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Randomness":
@@ -362,7 +369,9 @@ class Randomness:
         randomness = _parse(text)
         if randomness is None:
             raise ResumeError(f"{os.fspath(path)!r} is no private key file of this version, or is damaged.")
-        randomness._path = Path(path)
+        randomness._path, randomness._text, randomness._loaded = Path(path).resolve(), text, True
+        past = randomness.lineage
+        randomness.lineage = (*past, secrets.token_hex(8) if randomness.secure else f"{past[0]}-{len(past)}")
         return randomness
 
     @staticmethod
@@ -371,7 +380,8 @@ class Randomness:
 
         This does not promise that the bytes are gone: an SSD, a snapshot or a backup may keep them.
         """
-        remove_durably(Path(path))
+        for one in (Path(path).resolve(), Path(path)):  # of a link, both
+            remove_durably(one)
 
 
 class QueryCoins:
@@ -394,27 +404,13 @@ class QueryCoins:
         return self._randomness.session_key(self.session).stream("assignment")
 
 
-_Chain = Sequence[tuple[int, Key]]  # ascending: from this query on, this key, or those that follow from it
-
-
-def _last(chain: _Chain, query: int) -> tuple[int, Key] | None:
-    """Return the last entry of a chain for ``query``, if there is one."""
-    return next((one for one in reversed(chain) if one[0] <= query), None)
-
-
-def _replaced(chain: _Chain, first: int, key: Key) -> _Chain:
-    """Return the chain with another key from ``first`` on."""
-    return [*(one for one in chain if one[0] < first), (first, key)]
-
-
-def _written(chains: Mapping[str, _Chain]) -> dict[str, Any]:
-    return {name: [[first, key._secret.hex()] for first, key in chain] for name, chain in chains.items()}
+def _hex(key: Key) -> str:
+    return key._secret.hex()
 
 
 _FORMAT = "tacita randomness 4"
 _KINDS = {"format": str, "generation": int, "secure": bool, "key": str, "sessions": dict, "drawn": list}
-_CHAINS = ("renewed", "noise")
-_KINDS |= dict.fromkeys(_CHAINS, dict)
+_KINDS |= {"renewed": dict, "noise": dict, "lineage": list}
 
 
 def _parse(text: bytes) -> Randomness | None:
@@ -431,10 +427,12 @@ def _parse(text: bytes) -> Randomness | None:
         randomness.generation = state["generation"]
         for session, secret in state["sessions"].items():
             randomness._sessions[session] = key(secret)
-        for name, chains in (("renewed", randomness._renewed), ("noise", randomness._noise)):
-            for session, chain in state[name].items():
-                chains[session] = [(first, key(secret)) for first, secret in chain]
+        for session, renewed in state["renewed"].items():
+            randomness._renewed[session] = [(first, key(secret)) for first, secret in renewed]
+        for session, (after, kept) in state["noise"].items():
+            randomness._noise[session] = after, [key(secret) for secret in kept]
         randomness._drawn, randomness._ledger = set(state["drawn"]), state["ledger"]
+        randomness.lineage = tuple(state["lineage"])
     except (ValueError, TypeError, RecursionError):
         return None
     return randomness
@@ -447,11 +445,11 @@ def _well_formed(state: Any) -> bool:
         and all(type(state[name]) is kind for name, kind in _KINDS.items())
         and state["format"] == _FORMAT
         and state["generation"] >= 0
-        and all(isinstance(session, str) for session in state["drawn"])
+        and all(isinstance(one, str) for one in [*state["drawn"], *state["lineage"]])
+        and bool(state["lineage"])
         and (state["ledger"] is None or isinstance(state["ledger"], str))
-        and all(
-            type(first) is int and first >= 0 for name in _CHAINS for one in state[name].values() for first, _ in one
-        )
+        and all(type(first) is int and first >= 0 for one in state["renewed"].values() for first, _ in one)
+        and all(type(after) is int and after >= len(kept) for after, kept in state["noise"].values())
     )
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -59,54 +60,44 @@ def all_same(some, others):
     return len(some) == len(others) and all(map(same, some, others))
 
 
-def test_ratchets_change_no_bit(make_oracle, asked, whole_groups):
-    """Groups and noise are those of the session, in whatever generation."""
-    plain = asked(make_oracle(**whole_groups), 10)
-    oracle, released = make_oracle(**whole_groups), []
-    for count in (1, 3, 2, 4):
-        released += asked(oracle, count)
-        oracle.ratchet()
-        oracle.ratchet()
-    assert all_same(released, plain)
+def noise_and_draws(problem, make_oracle, asked, settings):
+    """Ten releases without records, and the draws of each query's own noise, while the key moves on in between."""
+    x, y = problem[2]
+    empty, released, draws = make_oracle(dataset=(x[:0], y[:0]), **settings), [], []
+    for query in range(10):
+        released += [release.released["all"]["weight"].flatten() for release in asked(empty, 1)]
+        own = empty.randomness.noise_key("train-1", query).stream("all", "weight")
+        draws.append(empty.noise_std["all"] * own.normals((4,), dtype=torch.float64))
+        for _ in range({0: 1, 3: 2, 5: 1}.get(query, 0)):
+            empty.ratchet()
+    return torch.stack(released), draws
 
 
 def test_the_first_differences_of_releases_are_those_of_the_coefficients(problem, make_oracle, asked):
     """The noise of the oracle, without records, is that of the mechanism's own strategy."""
-    x, y = problem[2]
-    empty = make_oracle(dataset=(x[:0], y[:0]), **CYCLIC)
-    released = torch.stack([release.released["all"]["weight"].flatten() for release in asked(empty, 10)])
-    std = empty.noise_std["all"]
-    key = tacita.Randomness.insecure(0)
-    key.begin_noise("train-1")
-    draws = [
-        key.noise_key("train-1", query).stream("all", "weight").normals((4,), dtype=torch.float64)
-        for query in range(10)
-    ]
+    released, draws = noise_and_draws(problem, make_oracle, asked, CYCLIC)
     weights = strategy.coefficients(BANDS, 0.6)
     for query in range(10):
         expected = sum(w * draws[query - lag] for lag, w in enumerate(weights[: query + 1]))
-        assert torch.allclose(released[query], std * expected, rtol=1e-12)
+        assert torch.allclose(released[query], torch.as_tensor(expected), rtol=1e-12)
 
 
 def test_the_noise_of_a_banded_matrix_is_its_recursion(problem, make_oracle, asked):
-    x, y = problem[2]
-    empty = make_oracle(dataset=(x[:0], y[:0]), **BANDED)
-    released = torch.stack([release.released["all"]["weight"].flatten() for release in asked(empty, 10)])
-    key, matrix = empty.randomness.noise_key("train-1", 0), strategy.column(BANDS, 0.6, 10, True)
+    released, draws = noise_and_draws(problem, make_oracle, asked, BANDED)
+    matrix = strategy.column(BANDS, 0.6, 10, True)
     for query in range(10):  # C w = z
-        draw = key.stream("banded matrix", query, "all", "weight").normals((4,), dtype=torch.float64)
         shown = sum(matrix[lag] * released[query - lag] for lag in range(query + 1))
-        assert torch.allclose(torch.as_tensor(shown), empty.noise_std["all"] * draw, rtol=1e-10, atol=1e-12)
+        assert torch.allclose(torch.as_tensor(shown), draws[query], rtol=1e-10, atol=1e-12)
 
 
 def test_a_thief_of_the_key_file_opens_a_banded_matrix_until_the_session_has_ended(make_oracle, asked, tmp_path):
     """What the threat model says."""
     oracle = make_oracle(**BANDED)
     asked(oracle, 6)
-    first = oracle.randomness.noise_key("train-1", 0)
+    keys = [oracle.randomness.noise_key("train-1", query)._secret.hex() for query in range(6)]
     checkpointed(oracle, tmp_path, "key")
     kept = json.loads((tmp_path / "key").read_text())
-    assert kept["noise"] == {"train-1": [[0, first._secret.hex()]]}
+    assert kept["noise"] == {"train-1": [6, keys]}
     oracle.session.close()
     checkpointed(oracle, tmp_path, "key")
     assert not json.loads((tmp_path / "key").read_text())["sessions"]
@@ -118,13 +109,13 @@ def test_a_checkpoint_drops_the_keys_of_noise_of_sessions_that_ended(make_oracle
     paying = dict(cyclic, ledger=ledger, randomness=tacita.Randomness.insecure(0), planned_restarts=1)
     oracle = make_oracle(**paying)
     asked(oracle, 3)
+    ended = [oracle.randomness.noise_key("train-1", query)._secret.hex() for query in range(3)]
     again = make_oracle(**paying, session=ledger.write_off(oracle.session))
     asked(again, 2)
     checkpointed(again, tmp_path, "key")
-    kept = json.loads((tmp_path / "key").read_text())
-    assert [*kept["noise"]] == [*kept["sessions"]] == ["train-2"]
-    with pytest.raises(ResumeError, match="keys of earlier noise are gone"):
-        oracle.randomness.noise_key("train-1", 2)
+    secrets = (tmp_path / "key").read_text()
+    assert [*json.loads(secrets)["noise"]] == [*json.loads(secrets)["sessions"]] == ["train-2"]
+    assert not any(one in secrets for one in ended)
     asked(again, 2)
 
 
@@ -152,11 +143,20 @@ def checkpointed(oracle, tmp_path, name):
     return kept[0]
 
 
+def with_checkpoints(make_oracle, asked, tmp_path, settings, *places):
+    """The ten releases of a run that nothing interrupts, with a checkpoint after so many."""
+    oracle, released = make_oracle(**settings), []
+    for place in (*places, 10):
+        released += asked(oracle, place - len(released))
+        checkpointed(oracle, tmp_path, "another key")
+    return released
+
+
 @pytest.mark.parametrize("crash", [*itertools.product([1, 2, 5], [False, True])])
 def test_a_run_resumes_from_any_checkpoint(make_oracle, asked, tmp_path, crash, whole_groups):
     """Also where the process was killed after the checkpoint and before the new key was saved."""
     made, killed_before_the_key = crash
-    expected = asked(make_oracle(**whole_groups), 10)
+    expected = with_checkpoints(make_oracle, asked, tmp_path, whole_groups, 1, made)
     ledger = tacita.Ledger(tmp_path / "ledger.jsonl", neighboring_relation="add_or_remove_one", privacy_unit="one row")
     randomness = tacita.Randomness.insecure(0)
     randomness.save(tmp_path / "key")  # before there is any session
@@ -174,7 +174,7 @@ def test_a_run_resumes_from_any_checkpoint(make_oracle, asked, tmp_path, crash, 
 
 def test_a_step_back_to_the_last_checkpoint_draws_the_same(make_oracle, asked, tmp_path, whole_groups):
     oracle = make_oracle(**whole_groups)
-    expected = asked(make_oracle(**whole_groups), 10)
+    expected = with_checkpoints(make_oracle, asked, tmp_path, whole_groups, 3)
     asked(oracle, 3)
     state = checkpointed(oracle, tmp_path, "key")
     asked(oracle, 4)
@@ -186,15 +186,14 @@ def test_a_checkpoint_keeps_the_keys_of_the_last_noise_and_no_others(make_oracle
     oracle = make_oracle(**CYCLIC)
     asked(oracle, 6)
     checkpointed(oracle, tmp_path, "key")
-    ((place, _),) = json.loads((tmp_path / "key").read_text())["noise"]["train-1"]
-    assert place == 6 - (BANDS - 1)
+    after, kept = json.loads((tmp_path / "key").read_text())["noise"]["train-1"]
+    assert (after, len(kept)) == (6, BANDS - 1)
     stolen = tacita.Randomness.load(tmp_path / "key")
     assert stolen.noise_key("train-1", 4) == oracle.randomness.noise_key("train-1", 4)
     for opened in (stolen, oracle.randomness):
         with pytest.raises(ResumeError, match="keys of earlier noise are gone"):
             opened.noise_key("train-1", 3)
     before = tacita.Randomness.insecure(0)
-    before.begin_noise("train-1")
     secrets = (tmp_path / "key").read_text()
     assert not any(before.noise_key("train-1", query)._secret.hex() in secrets for query in range(4))
 
@@ -230,7 +229,7 @@ def test_a_newer_key_takes_no_query_back_even_without_its_records(problem, make_
     assert asked(oracle, 1)
 
 
-def test_a_load_that_fails_changes_nothing(make_oracle, asked, whole_groups):
+def test_a_load_that_fails_changes_nothing(make_oracle, asked, tmp_path, whole_groups):
     oracle = make_oracle(**whole_groups)
     early = oracle.state_dict()
     asked(oracle, 5)
@@ -238,7 +237,34 @@ def test_a_load_that_fails_changes_nothing(make_oracle, asked, whole_groups):
     with pytest.raises(ResumeError):
         oracle.load_state_dict(early)
     assert oracle.gate.position == 5
-    assert all_same(asked(oracle, 2), asked(make_oracle(**whole_groups), 7)[5:])
+    assert all_same(asked(oracle, 5), with_checkpoints(make_oracle, asked, tmp_path, whole_groups, 5)[5:])
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_an_older_key_does_not_take_back_other_noise(problem, make_oracle, asked, tmp_path, stale):
+    """The key file of before the last query but one was made is put back beside a checkpoint of after it."""
+    (tmp_path / "run").mkdir()
+    ledger = {"neighboring_relation": "add_or_remove_one", "privacy_unit": "one row"}
+    tacita.Randomness.system().save(tmp_path / "run" / "key")
+    state = {}
+    for _ in range(2):  # the second process draws under a key of its own
+        key = tacita.Randomness.load(tmp_path / "run" / "key")
+        with tacita.Ledger(tmp_path / "run" / "ledger.jsonl", **ledger) as book:
+            session = {"session": book.sessions[0]} if book.sessions else {}
+            oracle = make_oracle(ledger=book, randomness=key, **session, **CYCLIC)
+            oracle.load_state_dict(state) if state else None
+            shutil.copy(tmp_path / "run" / "key", tmp_path / ("stale" if not state else "new"))
+            asked(oracle, 3)
+            oracle.session.flush()
+            state = oracle.state_dict()
+    with tacita.Ledger(tmp_path / "run" / "ledger.jsonl", **ledger) as book:
+        key = tacita.Randomness.load(tmp_path / ("stale" if stale else "new"))
+        again = make_oracle(ledger=book, session=book.sessions[0], randomness=key, **CYCLIC)
+        if stale:
+            with pytest.raises(ResumeError, match="was begun with another key"):
+                again.load_state_dict(state)
+        else:
+            again.load_state_dict(state)
 
 
 @pytest.mark.parametrize(

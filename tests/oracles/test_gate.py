@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from functools import partial
 
 import pytest
 import torch
@@ -367,6 +368,23 @@ def test_two_copies_of_a_run_release_the_same_only_where_they_redo(problem, make
     assert [same(*pair) for pair in zip(one, two, strict=True)] == [True] * made + [False] * (6 - made)
     assert all(same(*pair) for pair in zip(one, releases, strict=False))
     assert all(same(*pair) for pair in zip(one, continued(tmp_path / "one", 7), strict=False))
+
+
+@pytest.mark.parametrize("sampler", [tacita.FullBatchSampler, partial(tacita.AllocatedSampler, batches_per_epoch=10)])
+def test_a_key_that_moves_on_when_it_is_loaded_is_written_before_it_is_used(problem, make_oracle, tmp_path, sampler):
+    """Killed between the first checkpoint and its key, and again before the next checkpoint: nothing is lost."""
+    state, found = {}, []
+    tacita.Randomness.system().save(tmp_path / "key")
+    for count in (0, 3, 5):
+        book = tacita.Ledger(tmp_path / "book", neighboring_relation="add_or_remove_one", privacy_unit="one row")
+        session = {"session": book.sessions[0]} if book.sessions else {}
+        key = tacita.Randomness.load(tmp_path / "key")
+        oracle = make_oracle(ledger=book, randomness=key, sampler=sampler(num_records=60), **session)
+        oracle.load_state_dict(state) if state else oracle.checkpoint(state.update, tmp_path / "lost")
+        found.append([oracle.query(trainable(problem[0])) for _ in range(count)])
+        book.close()
+    assert all(same(*pair) for pair in zip(found[1], found[2], strict=False))
+    assert [one.query for one in found[2]] == [0, 1, 2, 3, 4]
 
 
 def test_assignments_survive_a_kill_between_checkpoint_and_key(problem, make_oracle, tmp_path):

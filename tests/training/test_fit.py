@@ -415,6 +415,22 @@ def test_two_copies_of_a_run_that_both_go_on_share_no_noise_and_count_twice(monk
     assert lines[0][12] != lines[1][12]  # the first query of their own
     checked = check_run(tmp_path / "b")
     assert checked.verdict.word == "private"
-    assert "2 other runs on the same data cost in addition" in checked.verdict.in_words()
-    assert any("a, c" in note and "a copy of a run went on by itself" in note for note in checked.notes)
+    assert "1 other run on the same data cost in addition" in checked.verdict.in_words()
+    assert any("jsonl: c)" in note and "a copy of a run went on by itself" in note for note in checked.notes)
     assert not torch.equal(*(run.model.weight for run in runs))
+
+
+def test_a_run_that_is_taken_up_again_counts_once_and_its_backup_as_another(monkeypatch, tmp_path):
+    """Whatever the folders are called: what tells them apart is which process had the key."""
+    named = {"dataset_name": "rows"}
+    interrupted(monkeypatch, tmp_path / "a", 3, randomness=tacita.Randomness.system(), **named)
+    shutil.copytree(tmp_path / "a", tmp_path / "backup")
+    (tmp_path / "a").rename(tmp_path / "renamed")
+    interrupted(monkeypatch, tmp_path / "renamed", 7, randomness=None, **named)
+    tacita.fit(*problem(), **SETTINGS, **named, folder=tmp_path / "renamed")
+    (tmp_path / "renamed").rename(tmp_path / "first")
+    assert check_run(tmp_path / "first").verdict.in_words() == "private"
+    (tmp_path / "backup").rename(tmp_path / "renamed")  # as if nothing had happened
+    tacita.fit(*problem(), **SETTINGS, **named, folder=tmp_path / "renamed")
+    for name in ("first", "renamed"):
+        assert "1 other run on the same data" in check_run(tmp_path / name).verdict.in_words()

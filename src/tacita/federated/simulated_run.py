@@ -114,7 +114,8 @@ def run_simulation(settings: SimulationSettings, progress: Callable[[float], Non
         _built(settings, strategy, problem, weights, ledger=_ledger(settings), randomness=Randomness.system())
     folder.create()
     randomness = Randomness.load(folder.key) if unfinished else Randomness.system()
-    randomness.save(folder.key)  # before there is a ledger, so that a run that is killed from here on is continued
+    if not unfinished:
+        randomness.save(folder.key)  # before there is a ledger, so that a run that is killed from here on is continued
     ledger = _ledger(settings, folder)
     try:
         simulation = _built(settings, strategy, problem, weights, ledger=ledger, randomness=randomness)

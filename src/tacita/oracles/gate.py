@@ -6,7 +6,6 @@ recording.
 """
 
 import copy
-import math
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -93,13 +92,11 @@ class ReleaseGate:
         self._name = randomness.claim(session.id, ledger=session.ledger, resumed=session.opened)
         self.coins = QueryCoins(randomness, self._name)
         if not session.opened:
-            randomness.renew(self._name, 0)
+            randomness.renew(self._name, 0)  # a session that was begun waits for its checkpoint
         randomness.session_key(self._name)  # before any ratchet, so that a resumed run derives the same
         self.assigned_rows = 0  # how many rows have their batches for the whole session
         self._lags = mechanism.lags if isinstance(mechanism, Mechanism) else 0
         self._noise_memory: dict[Any, Any] = {}
-        if self._lags:
-            randomness.begin_noise(self._name)
 
     @property
     def position(self) -> int:
@@ -122,11 +119,19 @@ class ReleaseGate:
 
     @property
     def identity(self) -> str:
-        """A keyed tag of the session's own key, and of the number of rows if their batches hold for the whole session.
+        """A keyed tag of the session's own key, and of what else must be the same for all of the session.
 
-        It shows whether a resumed run still has both, and nothing else.
+        That is the number of rows, if their batches hold for the whole session, and the key of the last noise, if it is
+        to be taken back. The tag shows whether a resumed run still has them, and nothing else.
         """
-        return self.session_key.tag("identity", parts=[np.array(self.assigned_rows)] if self.assigned_rows else [])
+        return self._identity(self._position)
+
+    def _identity(self, position: int) -> str:
+        rows = [np.array(self.assigned_rows)] if self.assigned_rows else []
+        last = self._randomness.noise_key(self._name, position - 1) if self._lags and position else None
+        return self.session_key.tag(
+            "identity", parts=rows if last is None else [*rows, last.tag("identity", parts=[]).encode()]
+        )
 
     @property
     def session_key(self) -> Key:
@@ -174,28 +179,30 @@ class ReleaseGate:
                 position or the generation is impossible in this session; or ``identity`` belongs to another key, under
                 which batches that hold for the whole session (one pass, epochs) would be dealt again.
         """
-        if identity != self.identity:
+        if not (type(position) is type(generation) is int and 0 <= position <= self._planned_queries) or generation < 0:
+            raise ResumeError(
+                f"session {self.session.id!r} has no such position: the checkpoint belongs to another one."
+            )
+        if identity != self._identity(position):
             raise ResumeError(
                 f"session {self.session.id!r} was begun with another key, or with other data if its records have their "
                 "batches for the whole session: hand in the randomness that was saved with the checkpoint "
                 "(Randomness.load), and the same records."
             )
-        planned, latest = self.session.planned_queries, self._randomness.generation + self.session.planned_queries
-        if not (type(position) is type(generation) is int and 0 <= position <= planned) or generation < 0:
-            raise ResumeError(
-                f"session {self.session.id!r} has no such position: the checkpoint belongs to another one."
-            )
-        if generation > latest + MOST_RATCHETS:  # ratcheting there would take forever
+        if (
+            generation > self._randomness.generation + self._planned_queries + MOST_RATCHETS
+        ):  # ratcheting there would take forever
             raise ResumeError("the checkpoint is too far ahead of the private key file: it belongs to another run.")
         if self._lags and self._randomness.generation > generation:
             raise ResumeError(
                 f"session {self.session.id!r} cannot go back behind its private key file: its queries take back the "
                 "noise of those before, so none may be made anew. Load the last checkpoint."
             )
-        self.advance_key(generation)
-        if self._must_resume:
-            self._randomness.renew(self._name, self.session.last_query + 1)
         self._keep_noise(position)
+        moved = self._randomness.generation < generation
+        self.advance_key(generation)
+        if self._must_resume or moved:  # after the key has moved on, which leaves earlier changes of it behind
+            self._randomness.renew(self._name, self.session.last_query + 1)
         self._position, self._state = position, state
         if self._randomness.generation > generation:
             self.redo_nothing()
@@ -391,16 +398,15 @@ class ReleaseGate:
 
     def _normals(self, query: int) -> Noise:
         def earlier(lag: int, block: str, name: str) -> Stream:
-            place, all_wanted = query - lag, self._lags == math.inf  # no key can be dropped before the session ends
-            key = self._randomness.noise_key(self._name, place, one_way=not all_wanted)
-            return key.stream("banded matrix", place, block, name) if all_wanted else key.stream(block, name)
+            return self._randomness.noise_key(self._name, query - lag).stream(block, name)
 
         return Noise(partial(self.query_stream, "noise", query), query, earlier, self._noise_memory)
 
     def _keep_noise(self, position: int) -> None:
         """Keep the keys of noise that queries from ``position`` on take back, and no older ones."""
-        if 0 < self._lags < math.inf:
-            self._randomness.keep_noise(self._name, max(0, position - int(self._lags)))
+        if self._lags:
+            first = position - int(min(self._lags, position))
+            self._randomness.keep_noise(self._name, first, position)
 
 
 def with_noise(

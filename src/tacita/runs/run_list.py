@@ -2,8 +2,10 @@
 
 Runs belong together if they have one ``dataset_name``, by default that of their file. A line holds the name of the
 data, the name of the folder, epsilon and delta, the neighbouring relation, the privacy unit, what the run does outside
-its guarantee, and a tag that tells one run from another; all of it is public. A copy of a run that goes on in another
-folder has a line of its own. Lines are added and never removed. The list proves nothing against somebody who edits it.
+its guarantee, a tag that tells one run from another, and the run's lineage: a random name for each process that had its
+key. A process that takes a run up adds a line, which stands for those of its lineage before it; so two copies of a run
+that both go on count as two, and a run that was killed and resumed counts as one. All of it is public. Lines are added
+and never removed. The list proves nothing against somebody who edits it.
 """
 
 import json
@@ -50,8 +52,9 @@ class ListedRun:
     def __post_init__(self) -> None:
         check_name(self.dataset_name, self.output)
 
-    def record(self, randomness: Randomness) -> None:
-        """Add the run to the list, unless it is there already because it is resumed."""
+    def record(self, randomness: Randomness, *, finished: bool = False) -> None:
+        """Add the run to the list, as this process has it; ``finished`` when its statement is made."""
+        randomness.write_back()  # else the next process would not know of this one
         line = {
             "dataset_name": self.dataset_name,
             "run": Path(self.output).name,
@@ -62,13 +65,15 @@ class ListedRun:
             "privacy_unit": self.privacy_unit,
             "secret_noise": randomness.secure,
             "exact_score": self.exact_score,
+            "lineage": [*randomness.lineage],
+            "finished": finished,
         }
         handle = os.open(self._list, os.O_RDWR | os.O_CREAT | os.O_APPEND | BINARY, 0o644)
         with os.fdopen(handle, "rb+", buffering=0) as file:
             lock = HeldLock(self._list, wait=True, handle=file.fileno())
             try:
                 before = file.read()
-                if not any((one.get("id"), one.get("run")) == (line["id"], line["run"]) for one in _lines(before)):
+                if line not in _lines(before):
                     torn = b"\n" if before and not before.endswith(b"\n") else b""
                     file.write(torn + json.dumps(line).encode() + b"\n")
                     flush(file.fileno())
@@ -76,8 +81,10 @@ class ListedRun:
                 lock.release()
 
     def stated(self, randomness: Randomness) -> dict[str, Any]:
-        """Return what the run's statement says about the list."""
-        found = {"name": self.dataset_name, "id": run_id(randomness), "list": NAME}
+        """Add the finished run to the list, and return what its statement says about it."""
+        self.record(randomness, finished=True)
+        own = {"id": run_id(randomness), "process": randomness.lineage[-1]}
+        found = {"name": self.dataset_name, **own, "list": NAME}
         return {
             **found,
             "other_runs": len(others(Path(self.output), found)),
@@ -94,10 +101,9 @@ def others(folder: Path, dataset: Mapping[str, Any]) -> tuple[str, ...]:
 
     A line that cannot be read counts as one, and so does a copy that went on.
     """
+    known = "process" if "process" in dataset else "id"
     listed = _on_same_data(folder.absolute().parent / NAME, dataset)
-    own = [one for one in listed if one.get("id") == dataset["id"]]
-    own.sort(key=lambda one: one.get("run") != folder.absolute().name)  # a finished folder may have been renamed
-    return tuple(str(one.get("run", "?")) for one in listed if not own or one is not own[0])
+    return tuple(str(one.get("run", "?")) for one in listed if one.get(known) != dataset[known])
 
 
 def together(path: Path, dataset: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,12 +143,21 @@ def _positive(value: Any) -> bool:
 
 
 def _on_same_data(path: Path, dataset: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the lines of runs on the same data set, and those that cannot be read."""
+    """Return the last line of each run on the same data set, of a copy that went on, too; and those unreadable."""
     try:
         lines = _lines(path.read_bytes())
     except OSError:
         return []
-    return [one for one in lines if one.get("dataset_name", dataset["name"]) == dataset["name"]]
+    found = [one for one in lines if one.get("dataset_name", dataset["name"]) == dataset["name"]]
+    taken_up = {name for one in found for name in one.get("lineage", ())[:-1]}
+    last, unreadable = {}, []
+    for one in found:
+        name = one["process"] = (one.get("lineage") or [None])[-1]
+        if name is None:
+            unreadable.append(one)
+        elif one.get("finished") or name not in taken_up:
+            last[name] = one
+    return [*last.values(), *unreadable]
 
 
 def words(dataset: Mapping[str, Any], other_runs: int, names: Sequence[str] = ()) -> str:

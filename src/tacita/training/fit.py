@@ -314,7 +314,7 @@ def _with_list(
     fields: Callable[[], Mapping[str, Any]] | None, run: RunLifecycle, dataset_name: str | None, *terms: Any
 ) -> Callable[[], Mapping[str, Any]] | None:
     """List the run, if its data have a name, and return what its statement will say of the list, too."""
-    if dataset_name is None:
+    if dataset_name is None or run.sealed:
         return fields
     listed = ListedRun(dataset_name, *terms)
     listed.record(run.randomness)
