@@ -149,6 +149,22 @@ def test_fine_bins_are_joined_until_they_bear_the_noise():
         assert 0 <= (edges(1e-9) - dyadic)[edges(1e-9) >= dyadic].min() < (bounds(DYADIC)[1] - 0.0) / 64
 
 
+@pytest.mark.parametrize(("scale", "far"), [("linear", 1000.0), ("linear", 7000.0), ("log", 1000.0)])
+def test_tails_are_finer_where_a_skewed_target_is_trained_on(scale, far):
+    """Its R2 is about the tails. A bin there still has 50 rows: fewer say little of rows to come."""
+    dyadic = (Bin(8.0, 16.0, 7600.0), Bin(16.0, 32.0, 400.0))
+    column = Facts(column="x", kind="number", missing=0.0, bins=dyadic, fine=fine_of(dyadic))
+    target = Facts(column="y", kind="number", missing=0.0, bins=(Bin(1.0, 2.0, 8000 - far), Bin(16.0, 32.0, far)))
+    survey = Survey(rows=ROWS, columns=(column, target), noise_std=5.0, threshold=60.0)
+    schema = Schema(target=Target(column="y", task="regression", scale=scale))
+    piece = make_additive_encoder(schema, survey, columns=["x"], total_mu=ROWS_PER_BIN * 2**0.5 / 380).pieces[0]
+    assert isinstance(piece, BinsPiece)
+    tail = masses(piece, column)[np.searchsorted(piece.edges, 16.5, side="right") : -2]
+    finer = (scale, far) == ("linear", 1000.0)
+    assert (5 <= len(tail) <= 8) if finer else len(tail) <= 2
+    assert tail[:-1].min() >= 50 if finer else True
+
+
 def residual_means(preprocessing, effect, rows, noise_std, draw):
     """A noisy mean gradient of a constant regression with this effect of each feature, as an oracle releases it."""
     factor = 2 * row_weight(preprocessing.encoder, 2.0)
