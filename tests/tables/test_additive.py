@@ -46,6 +46,7 @@ def fine_of(dyadic):
 X = Facts(column="x", kind="number", missing=200.0, bins=DYADIC, fine=fine_of(DYADIC))
 KIND = Facts(column="kind", kind="category", missing=0.0, values=(("a", 3000.0), ("b", 4000.0)))
 YES = Facts(column="y", kind="category", missing=0.0, values=(("no", 6000.0), ("yes", 2000.0)))
+FARES = Facts(column="y", kind="number", missing=0.0, bins=(Bin(0.0, 0.0, 7000.0), Bin(8.0, 16.0, 1000.0)))
 NUMBER = Facts(column="y", kind="number", missing=0.0, bins=(Bin(-2.0, -1.0, 4000.0), Bin(1.0, 2.0, 4000.0)))
 
 
@@ -116,13 +117,15 @@ def test_what_noise_cut_of_the_fine_bins_is_known_from_the_dyadic_one():
         assert found[[1, 2, 3, 4]] == pytest.approx([1000, 990, 495, 495], abs=25)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("target", [YES, FARES])
 @pytest.mark.parametrize("fine", [False, True])
-def test_a_column_of_zeros_has_one_bin_beside_zero(fine):
+def test_a_column_of_zeros_has_one_bin_beside_zero(fine, target):
     zeros = (Bin(0.0, 0.0, 900.0),)
     facts = Facts(column="x", kind="number", missing=7.0, bins=zeros, fine=(Bin(*bounds(zeros), 905.0),) * fine)
     piece = make_additive_encoder(
         Schema(target=Target(column="y")),
-        Survey(rows=ROWS, columns=(facts, YES), noise_std=5.0, threshold=60.0),
+        Survey(rows=ROWS, columns=(facts, target), noise_std=5.0, threshold=60.0),
         columns=["x"],
     ).pieces[0]
     assert isinstance(piece, BinsPiece)

@@ -110,7 +110,7 @@ def _bin_edges(facts: Facts, least: float, *, by_squares: bool) -> tuple[float, 
     if by_squares and bins:
         mean, std = mean_and_std(bins, -math.inf, math.inf)
         centres = np.array([(bin.lower + bin.upper) / 2 for bin in bins])
-        weighted = counts * np.maximum(np.square((centres - mean) / std), 1.0)
+        weighted = counts * np.maximum(np.square((centres - mean) / (std or 1.0)), 1.0)
     dyadic = {edge for bin in facts.bins for edge in (bin.lower, bin.upper)}
     kept, held = list[float](), np.zeros(2)
     for bin, *own in zip(bins[:-1], weighted, counts, strict=False):
