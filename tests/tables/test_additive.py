@@ -46,6 +46,7 @@ def fine_of(dyadic):
 X = Facts(column="x", kind="number", missing=200.0, bins=DYADIC, fine=fine_of(DYADIC))
 KIND = Facts(column="kind", kind="category", missing=0.0, values=(("a", 3000.0), ("b", 4000.0)))
 YES = Facts(column="y", kind="category", missing=0.0, values=(("no", 6000.0), ("yes", 2000.0)))
+FARES = Facts(column="y", kind="number", missing=0.0, bins=(Bin(0.0, 0.0, 7000.0), Bin(8.0, 16.0, 1000.0)))
 NUMBER = Facts(column="y", kind="number", missing=0.0, bins=(Bin(-2.0, -1.0, 4000.0), Bin(1.0, 2.0, 4000.0)))
 
 
@@ -116,13 +117,15 @@ def test_what_noise_cut_of_the_fine_bins_is_known_from_the_dyadic_one():
         assert found[[1, 2, 3, 4]] == pytest.approx([1000, 990, 495, 495], abs=25)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("target", [YES, FARES])
 @pytest.mark.parametrize("fine", [False, True])
-def test_a_column_of_zeros_has_one_bin_beside_zero(fine):
+def test_a_column_of_zeros_has_one_bin_beside_zero(fine, target):
     zeros = (Bin(0.0, 0.0, 900.0),)
     facts = Facts(column="x", kind="number", missing=7.0, bins=zeros, fine=(Bin(*bounds(zeros), 905.0),) * fine)
     piece = make_additive_encoder(
         Schema(target=Target(column="y")),
-        Survey(rows=ROWS, columns=(facts, YES), noise_std=5.0, threshold=60.0),
+        Survey(rows=ROWS, columns=(facts, target), noise_std=5.0, threshold=60.0),
         columns=["x"],
     ).pieces[0]
     assert isinstance(piece, BinsPiece)
@@ -147,6 +150,22 @@ def test_fine_bins_are_joined_until_they_bear_the_noise():
     assert len(joined) == pytest.approx(3 + 6 + 3, abs=2)  # 1, 2, 4, then bins of 300 rows among 2,980
     for dyadic in (1.0, 2.0, 4.0, 8.0, 64.0):
         assert 0 <= (edges(1e-9) - dyadic)[edges(1e-9) >= dyadic].min() < (bounds(DYADIC)[1] - 0.0) / 64
+
+
+@pytest.mark.parametrize(("scale", "far"), [("linear", 1000.0), ("linear", 7000.0), ("log", 1000.0)])
+def test_tails_are_finer_where_a_skewed_target_is_trained_on(scale, far):
+    """Its R2 is about the tails. A bin there still has 50 rows: fewer say little of rows to come."""
+    dyadic = (Bin(8.0, 16.0, 7600.0), Bin(16.0, 32.0, 400.0))
+    column = Facts(column="x", kind="number", missing=0.0, bins=dyadic, fine=fine_of(dyadic))
+    target = Facts(column="y", kind="number", missing=0.0, bins=(Bin(1.0, 2.0, 8000 - far), Bin(16.0, 32.0, far)))
+    survey = Survey(rows=ROWS, columns=(column, target), noise_std=5.0, threshold=60.0)
+    schema = Schema(target=Target(column="y", task="regression", scale=scale))
+    piece = make_additive_encoder(schema, survey, columns=["x"], total_mu=ROWS_PER_BIN * 2**0.5 / 380).pieces[0]
+    assert isinstance(piece, BinsPiece)
+    tail = masses(piece, column)[np.searchsorted(piece.edges, 16.5, side="right") : -2]
+    finer = (scale, far) == ("linear", 1000.0)
+    assert (5 <= len(tail) <= 8) if finer else len(tail) <= 2
+    assert tail[:-1].min() >= 50 if finer else True
 
 
 def residual_means(preprocessing, effect, rows, noise_std, draw):

@@ -48,3 +48,4 @@ def test_where_rows_are_few_the_step_is_small(settings) -> None:
     assert few == pytest.approx(more / 2)
     assert few == pytest.approx(0.005, rel=0.1)
     assert rules.learning_rate(settings(epsilon=2.0, delta=1e-5, queries=None), CLASSES, 500) > 1.8 * few
+    assert rules.learning_rate(chosen, NUMBER, 500) == pytest.approx(few / 1.5)  # a line explains one deviation at most

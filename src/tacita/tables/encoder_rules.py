@@ -30,6 +30,7 @@ from tacita.tables.survey import Bin, Facts, Survey, mean_and_std, skewness
 COVER = 0.9  # a number has few values only if its released values hold this share of the rows
 ALL_VALUES = 0.98  # ... and an additive model has them in place of its bins if they hold this share
 ROWS_PER_BIN = 15  # fine bins of an additive model are joined to at least so many sqrt(columns + 1) / mu rows
+FEWEST_ROWS = 50  # ... where a row of a tail counts for several, to at least so many all the same
 FEW_VALUES = 12  # a number with at most so many released values gets one-hot features too
 BUCKETS = 8  # quantile buckets of a bought number ...
 ROWS_PER_FEATURE = 200  # ... only if all features, buckets included, are fewer than rows / 200 ...
@@ -71,7 +72,7 @@ def make_encoder(
 def make_additive_encoder(schema: Schema, survey: Survey, *, columns: Sequence[str], total_mu: float = 1.0) -> Encoder:
     """Make the encoder of an additive model: one feature of each of ``columns``, which were all bought, is 1."""
     names = schema.features(columns)
-    least = ROWS_PER_BIN * math.sqrt(len(names) + 1) / total_mu
+    least, skewed = ROWS_PER_BIN * math.sqrt(len(names) + 1) / total_mu, _trains_on_skewed(schema, survey)
     pieces: list[Piece] = []
     for facts in map(survey.facts, names):
         values, spec = tuple(value for value, _ in facts.values), schema.columns.get(facts.column)
@@ -82,23 +83,41 @@ def make_additive_encoder(schema: Schema, survey: Survey, *, columns: Sequence[s
         elif facts.kind == "number":
             date_format = spec.format if isinstance(spec, DateSpec) else None
             zero = () if monotone is None else (0.0,)
-            edges = tuple(sorted({*_bin_edges(facts, least), *zero}))
+            edges = tuple(sorted({*_bin_edges(facts, least, by_squares=skewed), *zero}))
             pieces.append(BinsPiece(column=facts.column, edges=edges, date_format=date_format, monotone=monotone))
     return _encoder(schema, survey, names, pieces)
 
 
-def _bin_edges(facts: Facts, least: float) -> tuple[float, ...]:
+def _trains_on_skewed(schema: Schema, survey: Survey) -> bool:
+    """Return whether a model is trained on a bought target that is skewed, and not on its logarithm."""
+    target = None if schema.target is None else _target(schema.target, survey)
+    if not isinstance(target, NumberTarget) or target.log is not None:
+        return False
+    bins = next((facts.bins for facts in survey.columns if facts.column == target.column), ())
+    return len(bins) > 0 and skewness(bins) >= SKEWED
+
+
+def _bin_edges(facts: Facts, least: float, *, by_squares: bool) -> tuple[float, ...]:
     """Return the inner edges of the bins, so that each bin's rows were bought.
 
-    Fine bins are joined until they hold ``least`` rows, but not across the edge of a dyadic one.
+    Fine bins are joined until they hold ``least`` rows, but not across the edge of a dyadic one. With ``by_squares`` a
+    row counts as the square of its distance from the column's mean, in standard deviations, if that is above 1: tails
+    make up the R2 of a skewed target, and a bin's effect stands out of the noise the more, the farther out it is.
     """
+    bins = bins_of_all_rows(facts)
+    counts = np.array([bin.count for bin in bins])
+    weighted, fewest = counts, min(FEWEST_ROWS, least)
+    if by_squares and bins:
+        mean, std = mean_and_std(bins, -math.inf, math.inf)
+        centres = np.array([(bin.lower + bin.upper) / 2 for bin in bins])
+        weighted = counts * np.maximum(np.square((centres - mean) / (std or 1.0)), 1.0)
     dyadic = {edge for bin in facts.bins for edge in (bin.lower, bin.upper)}
-    kept, rows = list[float](), 0.0
-    for bin in bins_of_all_rows(facts)[:-1]:
-        rows += bin.count
-        if rows >= least or any(bin.lower < edge <= bin.upper for edge in dyadic):
+    kept, held = list[float](), np.zeros(2)
+    for bin, *own in zip(bins[:-1], weighted, counts, strict=False):
+        held += own
+        if (held >= (least, fewest)).all() or any(bin.lower < edge <= bin.upper for edge in dyadic):
             kept.append(bin.upper)
-            rows = 0.0
+            held[:] = 0.0
     return tuple(kept)
 
 

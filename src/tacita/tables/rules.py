@@ -15,7 +15,8 @@ SAMPLE_RATE = 0.1
 PLANNED_QUERIES = 400
 MAX_GRAD_NORM = 2.0
 MOMENTUM = 0.9
-WANDERING = 0.3  # how far noise alone may move a weight of a linear model that no gradient holds back
+WANDERING = 0.3  # how far noise alone may move a weight of a linear model that no gradient holds back, in log odds
+WANDERING_TARGET = 0.2  # ... of a regression, in standard deviations of the target
 HOLDOUT = 0.1  # share of the rows (or persons) that is held out by coin for the score
 ANTI_WINDUP = 10.0  # bound on the error of feedback, in clipping thresholds
 AVERAGE = "half"  # the mean of the last half of the iterates is published
@@ -87,9 +88,10 @@ def learning_rate(settings: TableSettings, encoder: Encoder, rows: float) -> flo
     total_mu = PurchasePlan(
         epsilon=settings.epsilon, delta=settings.delta, relation=settings.neighboring_relation
     ).total_mu
+    task = encoder.task or "classification"
     return min(
-        linear_learning_rate(encoder.task or "", chosen.max_grad_norm, encoder.num_features),
-        quiet_learning_rate(total_mu, rows, chosen.max_grad_norm, chosen.queries),
+        linear_learning_rate(task, chosen.max_grad_norm, encoder.num_features),
+        quiet_learning_rate(task, total_mu, rows, chosen.max_grad_norm, chosen.queries),
     )
 
 
@@ -132,14 +134,15 @@ def linear_learning_rate(task: str, max_grad_norm: float, num_features: int) -> 
     return min(1 / max_grad_norm, 2 / (1 + num_features))
 
 
-def quiet_learning_rate(total_mu: float, rows: float, max_grad_norm: float, queries: int) -> float:
-    r"""Return the step size at which noise alone moves a free weight by about ``WANDERING`` in the whole run.
+def quiet_learning_rate(task: str, total_mu: float, rows: float, max_grad_norm: float, queries: int) -> float:
+    r"""Return the step size at which noise alone moves a free weight as far as it may in the whole run.
 
     At a total mu the mean gradient has noise of about :math:`C \sqrt T / (\mu n)`, and :math:`T` steps with momentum m
     add up to :math:`lr / (1 - m) \cdot \sqrt T` times that. With many rows this step size is above 1/C.
 
     Example:
-        >>> round(quiet_learning_rate(0.25, 500, 2.0, 400), 4), quiet_learning_rate(0.25, 30_000, 2.0, 400) > 0.5
-        (0.0047, False)
+        >>> [round(quiet_learning_rate("classification", 0.25, rows, 2.0, 400), 4) for rows in (500, 30_000)]
+        [0.0047, 0.2812]
     """
-    return WANDERING * (1 - MOMENTUM) * total_mu * max(rows, 1.0) / (max_grad_norm * queries)
+    wandering = WANDERING_TARGET if task == "regression" else WANDERING
+    return wandering * (1 - MOMENTUM) * total_mu * max(rows, 1.0) / (max_grad_norm * queries)
