@@ -74,7 +74,7 @@ def test_runs_under_one_name_are_added_up(settings, table):
 def test_a_run_from_a_seed_is_listed_as_one(settings, table):
     train_table(settings(output="a", dataset_name="patients"), randomness=Randomness.insecure(0))
     run = train_table(settings(output="b", dataset_name="patients"))
-    assert [line["secret_noise"] for line in listed()] == [False, True]
+    assert [line["secret_noise"] for line in listed() if line["finished"]] == [False, True]
     assert "No total can be stated: the noise of a run came from a seed" in words(run)
     exact = train_table(settings(output="c", dataset_name="shops", non_private_holdout=True))
     assert listed()[-1]["exact_score"] is True
@@ -147,8 +147,13 @@ def test_a_run_that_goes_on_is_listed_once(settings, table, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             train_table(chosen)
     run = train_table(chosen)
-    assert [line["run"] for line in listed()] == ["run"]
+    assert [(line["run"], len(line["lineage"]), line["finished"]) for line in listed()] == [
+        ("run", 1, False),
+        ("run", 2, False),
+        ("run", 2, True),
+    ]
     assert run.fields["dataset"]["other_runs"] == 0
+    assert run.fields["dataset"]["together"]["epsilon"] == math.nextafter(chosen.epsilon, math.inf)
 
 
 def test_a_line_that_cannot_be_read_counts(settings, table):
