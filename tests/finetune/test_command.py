@@ -156,6 +156,7 @@ def test_the_card_says_what_the_statement_says():
         "* Model: all weights; base gpt2 (SHA-256 of model.safetensors: ab12); template of conversations: none.",
         "* Data: letters.jsonl (the name that was given, or the file's).",
         "* Purpose: letters",
-        "base_model: gpt2",
+        'AutoModelForCausalLM.from_pretrained("PATH/gpt2", local_files_only=True)',
     ):
         assert part in words
+    assert "base_model:" not in words  # which a hub would read as the name of a model there

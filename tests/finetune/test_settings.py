@@ -2,16 +2,19 @@
 
 import hashlib
 from dataclasses import fields, replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import tacita
+from tacita.finetune import base_model
 from tacita.finetune.settings import CONFIG, Files, FinetuneSettings
 from tacita.finetune.text_run import Prepared, finetune
 from tacita.random import Randomness
 from tacita.runs.folder import RunFolder
 from tacita.runs.run_facts import data_fingerprint, run_id
-from tests.finetune.toy import prepared
+from tests.finetune.toy import Model, Tokenizer, prepared
 
 FIRST = {"rows": 1000, "unit_field": "who", "rows_per_query": 1, "public_validation": "p.jsonl"}
 OTHERS = {
@@ -70,11 +73,23 @@ def test_files_have_the_end_of_their_paths_alone(base):
 
 
 @pytest.mark.parametrize(
-    ("typed", "stated"),
-    [("models/m", "models/m"), ("/x/a/m", "m"), ("../a/m", "m"), ("a/../m", "m"), ("m/b/..", "m")],
+    "typed",
+    ["models/m", "/x/a/m", "../a/m", "a/../m", "m/b/..", "m"],
 )
-def test_a_base_is_named_without_the_folders_of_this_machine(typed, stated):
-    assert prepared(typed).base_name == stated
+def test_a_base_is_named_without_the_folders_of_this_machine(typed):
+    assert prepared(typed).base_name == "m"
+
+
+def test_the_configuration_of_an_adapter_names_no_base(base, tmp_path, monkeypatch):
+    """PEFT takes a name for a folder where it is opened, or for a model of the hub."""
+    config = SimpleNamespace(base_model_name_or_path=str(base), target_modules={"v_proj", "q_proj"})
+    monkeypatch.setattr("tacita.finetune.text_run.card", lambda *_: "the card")
+    monkeypatch.setattr(Model, "peft_config", {"default": config}, raising=False)
+    for kind in (Model, Tokenizer):
+        monkeypatch.setattr(kind, "save_pretrained", lambda own, folder, **_: Path(folder).mkdir(exist_ok=True), False)
+    prepared(base, train="lora").export(SimpleNamespace(statement=SimpleNamespace(to_json=dict)), tmp_path)
+    assert vars(config) == {"base_model_name_or_path": base_model.BY_HAND, "target_modules": ["q_proj", "v_proj"]}
+    assert str(tmp_path) not in (tmp_path / CONFIG).read_text()
 
 
 def test_the_records_that_are_held_out_are_not_trained_on():

@@ -16,7 +16,7 @@ import torch
 import tacita
 from tacita.cli import main
 from tacita.cli.app import INTERRUPTED
-from tacita.finetune import EncodedTexts, generation, looking, read_records
+from tacita.finetune import EncodedTexts, base_model, generation, looking, read_records
 from tacita.finetune.looking import check_texts, plan_in_words
 from tacita.finetune.losses import scored_losses
 from tacita.finetune.records import read_line
@@ -143,6 +143,36 @@ def test_what_was_trained_is_sealed_and_loads_in_its_own_library(train, place):
         "adapter" if train == "lora" else "model", "config.toml", "ledger.jsonl", "ledger.head.json", "statement.json",
         "statement.txt",
     }  # fmt: skip
+
+
+def test_no_loader_takes_another_base_for_the_one_of_the_adapter(place, monkeypatch):
+    asked = []
+    monkeypatch.setattr("peft.utils.save_and_load.check_file_exists_on_hf_hub", lambda *given: asked.append(given))
+    Path("owner").mkdir()
+    Path("m").rename("owner/m")
+    finetune(Files(Path("owner/m").absolute(), Path("d.jsonl")), settings("a"))
+    assert not asked
+    assert not any(b"owner" in path.read_bytes() for path in Path("a").rglob("*") if path.is_file())
+    assert torch.equal(scores(generation.load("a")[0]), scores(generation.load("a", "owner/m")[0]))
+    base("m", seed=1)
+    for kind in (peft.AutoPeftModelForCausalLM, transformers.AutoModelForCausalLM):
+        with pytest.raises(OSError, match=base_model.BY_HAND):
+            kind.from_pretrained("a/adapter")
+    with pytest.raises(tacita.TacitaError, match=r"differs from the one trained on \(model.safetensors\): give --base"):
+        generation.load("a")
+    card = Path("a/adapter/README.md").read_text()
+    code = card.partition("```python\n")[2].partition("```")[0]
+    for written, here in (("PATH/m", "owner/m"), ('"adapter"', '"a/adapter"')):
+        code = code.replace(written, here)
+    exec(code, loaded := {})
+    assert torch.equal(scores(loaded["model"].eval()), scores(generation.load("a", "owner/m")[0]))
+
+
+def test_the_configuration_of_an_adapter_has_the_same_order_in_every_process(place):
+    run("a")
+    targets = json.loads(Path("a/adapter/adapter_config.json").read_text())["target_modules"]
+    assert targets == sorted(targets)
+    assert len(targets) > 3
 
 
 @pytest.mark.parametrize("train", ["lora", "full"])

@@ -24,6 +24,9 @@ REFUSED = {
     "transformers_weights": "names weights elsewhere (transformers_weights): give a folder that holds its own",
     "configuration_files": "has a configuration for each version (configuration_files): leave config.json alone there",
 }
+# In place of the base in adapter_config.json. A loader would take a name for a folder or for a model of the hub, which
+# need not be the base; this is no name that a hub has, and the error of the loader repeats it.
+BY_HAND = "load the base by hand and compare its SHA-256: see README.md"
 LORA_SEED = 0  # of the first factor of an adapter, which is public; the other one starts at zero
 
 

@@ -123,9 +123,8 @@ class Prepared:
 
     @property
     def base_name(self) -> str:
-        """The base as the user typed it, without the folders of this machine."""
-        outside = self.base.is_absolute() or ".." in self.base.parts
-        return Path(os.path.abspath(self.base)).name if outside else str(self.base)
+        """The last part of the base's path: no folder of this machine is published."""
+        return Path(os.path.abspath(self.base)).name
 
     def stated(self, data: Path, randomness: Randomness) -> dict[str, Any]:
         """Return what the statement says of data, base and training."""
@@ -146,9 +145,13 @@ class Prepared:
         """Write adapter or model, tokenizer, card and settings."""
         name = "adapter" if self.settings.train == "lora" else "model"
         kept: Any = self.model
+        more: dict[str, Any] = {}
         if name == "adapter":
-            kept.peft_config["default"].base_model_name_or_path = self.base_name
-        kept.save_pretrained(str(folder / name), safe_serialization=True)
+            config = kept.peft_config["default"]
+            config.base_model_name_or_path = base_model.BY_HAND
+            config.target_modules = sorted(config.target_modules)  # of a set each process has another order
+            more["save_embedding_layers"] = False  # else PEFT asks the hub for a base of that name
+        kept.save_pretrained(str(folder / name), safe_serialization=True, **more)
         self.encoder.tokenizer.save_pretrained(str(folder / name))
         (folder / name / "README.md").write_text(card(run.statement.to_json(), self.settings, self.base_name))
         (folder / CONFIG).write_text(self.config(), encoding="utf-8")
