@@ -108,7 +108,7 @@ def check_same(folder: Path, expected: Mapping[str, str]) -> None:
     found = hashes(folder)
     for name in sorted({*expected, *found}):
         if found.get(name) != expected.get(name):
-            raise TacitaError(f"the base model differs from the one trained on ({name}): give --base PATH.")
+            raise TacitaError(f"the base model differs from the one trained on ({name}): give --base PATH, or base=.")
 
 
 def open_tokenizer(folder: Path, template: str | None = None) -> Any:

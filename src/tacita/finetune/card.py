@@ -17,8 +17,8 @@ CAVEATS = (
 
 LOADING = """## How to load it
 
-The files do not say where the base is: a loader would look for a folder of that name, or fetch a model of that name from
-a hub, and compare nothing. Load the base by hand, once its SHA-256 (`sha256sum`) is the one above.
+The files do not say where the base is: a loader would take a folder or a model of a hub that has its name, and compare
+nothing. Load the base by hand, once its SHA-256 (`sha256sum`) is the one above.
 
 ```python
 from peft import PeftModel
