@@ -11,6 +11,7 @@ import tacita
 from tacita.finetune import base_model
 from tacita.finetune.settings import CONFIG, Files, FinetuneSettings
 from tacita.finetune.text_run import Prepared, finetune
+from tacita.ledger.run_sections import data_in_words
 from tacita.random import Randomness
 from tacita.runs.folder import RunFolder
 from tacita.runs.run_facts import data_fingerprint, run_id
@@ -104,10 +105,11 @@ def test_the_statement_names_data_and_base(base, tmp_path):
     key.write_bytes(bytes(32))
     (base / "consolidated.safetensors").write_bytes(b"not what is loaded")
     randomness = Randomness.insecure(1)
-    found = prepared(base, fingerprint_key=str(key)).stated(texts, randomness)
+    found = prepared(base, fingerprint_key=str(key), rows=200).stated(texts, randomness)
     assert found == {
         "data_fingerprint": data_fingerprint(key, run_id(randomness), texts),
         "model": "all 4,144 weights, trained",
+        "rows": {"value": 200, "how": "declared", "of": "records"},
         "base_model": {"name": "m", "sha256": {"model.safetensors": hashlib.sha256(b"weights").hexdigest()}},
         "text_template": "the tokenizer's own",
     }
@@ -117,6 +119,17 @@ def test_the_statement_names_data_and_base(base, tmp_path):
     assert "data_fingerprint" not in own
     own = prepared(base, template="elsewhere/plain.jinja").stated(texts, randomness)
     assert own["text_template"] == "plain.jinja"
+
+
+@pytest.mark.parametrize("given", [{}, {"unit_field": "patient"}, {"unit_field": "patient", "privacy_unit": "a child"}])
+@pytest.mark.parametrize("rows", [None, 200])
+def test_the_statement_says_whom_it_protects_and_how_many_were_declared(given, rows, base):
+    own = prepared(base, **given, rows=rows)
+    names = (given.get("privacy_unit") or "one person") + ": all records with the same 'patient'"
+    assert own.settings.unit == (names if given else None)
+    words = data_in_words(own.stated(base / "d.jsonl", Randomness.insecure(1)))
+    what = "persons" if given else "records"
+    assert words == (f"200 {what} (declared)." if rows else f"{what}, whose number is protected.")
 
 
 def test_a_sealed_run_is_held_to_its_settings_before_it_is_tidied(base, tmp_path, monkeypatch):

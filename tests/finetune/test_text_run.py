@@ -4,6 +4,7 @@ import html
 import json
 import math
 import os
+import re
 import signal
 import socket
 import warnings
@@ -460,9 +461,15 @@ def test_windows_of_long_texts_are_trained_and_scored(place):
     assert words.startswith("4 steps of 10 records, as expected (rate 0.2632), 480 tokens each\n")
 
 
-def test_persons_are_clipped_once(place):
-    found = run("a", rows=5, batch=2.0, unit_field="who", delta=1e-3, privacy_unit="one person")
-    assert found.fields["privacy_unit"] == "one person"
+def test_persons_are_clipped_once(place, capsys):
+    found = run("a", rows=5, batch=2.0, unit_field="who", delta=1e-3, epsilon=1e4, holdout=0.4)
+    assert found.fields["privacy_unit"] == "one person: all records with the same 'who'"
+    with pytest.raises(SystemExit):
+        main(["show", "a"])
+    for view in (found.statement, Path("a/adapter/README.md").read_text(), capsys.readouterr().out):
+        assert "5 persons (declared)" in " ".join(view.split())
+        assert "one person: all records with the same 'who'" in " ".join(view.split())
+        assert not re.search(r"about \d+ rows", view)
     assert any("of a drawn user's rows each query draws 1 anew" in words for words in found.fields["chosen_by_tacita"])
 
 

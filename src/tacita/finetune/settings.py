@@ -150,6 +150,19 @@ class FinetuneSettings(RecordSettings):
         return round(DIVISOR / (self.rate or RATE)) if self.rows is None else self.rows
 
     @property
+    def unit(self) -> str | None:
+        """Whom the guarantee protects, with the key that tells whose a line is; ``None`` for the rule of ``fit``."""
+        if self.unit_field is None:
+            return self.privacy_unit
+        return f"{self.privacy_unit or 'one person'}: all records with the same {self.unit_field!r}"
+
+    @property
+    def stated_rows(self) -> dict[str, Any]:
+        """The field ``rows`` of the statement: the number of records (persons), if it was declared."""
+        how = "protected" if self.rows is None else "declared"
+        return {"value": self.rows, "how": how, "of": "records" if self.unit_field is None else "persons"}
+
+    @property
     def step_size(self) -> float:
         """The step size: as given, or by the public rule."""
         return LR[self.train] if self.lr is None else self.lr

@@ -134,6 +134,7 @@ class Prepared:
         digests = {name: self.base_sha256[name] for name in base_model.weights(self.base)}
         found: dict[str, Any] = {
             "model": adapter if own.train == "lora" else f"all {weights:,} weights, trained",
+            "rows": own.stated_rows,
             "base_model": {"name": self.base_name, "sha256": digests},
             "text_template": template if own.messages else "none, and records with messages contribute nothing",
         }
@@ -268,7 +269,7 @@ def fitted(prepared: Prepared, rows: EncodedTexts, units: list, randomness: Rand
         scheduler=warmed_up,
         units=units if own.unit_field is not None else None,
         rows_per_query=own.rows_per_query,
-        privacy_unit=own.privacy_unit,
+        privacy_unit=own.unit,
         hardened=own.hardened or False,
         max_physical_batch_size=max(own.physical_batch // prepared.sequences, 1),
         randomness=randomness,
