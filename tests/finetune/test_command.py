@@ -8,10 +8,11 @@ import pytest
 
 import tacita
 from tacita.cli.app import make_app, run
-from tacita.finetune import base_model
+from tacita.finetune import TokenEncoder, base_model
 from tacita.finetune.card import CAVEATS, card
 from tacita.finetune.settings import FinetuneSettings
 from tacita.finetune.text_run import warmed_up
+from tests.finetune.toy import Tokenizer
 
 GIVEN = {"epsilon": 8.0, "delta": 1e-6, "rows": 1000, "output": "runs/a"}
 
@@ -108,6 +109,19 @@ def test_a_wrong_setting_is_refused(changes, words):
 def test_epsilon_is_never_chosen(capsys):
     assert run(lambda: make_app()(["finetune", "m", "d.jsonl", "--delta", "1e-6"], result_action="return_value")) == 2
     assert "--epsilon" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("line", "code"), [('{"text": "a"}', 0), ('{"txt": "a"}', 2), ("", 2)])
+def test_a_file_of_which_nothing_can_be_trained_on_ends_with_an_error(line, code, tmp_path, monkeypatch, capsys):
+    encoder = TokenEncoder(tokenizer=Tokenizer(), max_tokens=8)
+    monkeypatch.setattr("tacita.finetune.looking.encoder_of", lambda *_: encoder)
+    monkeypatch.setattr(base_model, "check_folder", lambda _: {})
+    (tmp_path / "d.jsonl").write_text(line)
+    command = ["check", str(tmp_path / "d.jsonl"), "--model", "m"]
+    assert run(lambda: make_app()(command, result_action="return_value")) == code
+    said = capsys.readouterr()
+    assert said.out.startswith("NOT PRIVATE")
+    assert ("no line that can be trained on" in said.err) == (code != 0)
 
 
 def test_without_the_library_the_command_says_what_to_install(monkeypatch):

@@ -17,7 +17,7 @@ import torch
 import tacita
 from tacita.cli import main
 from tacita.cli.app import INTERRUPTED
-from tacita.finetune import EncodedTexts, base_model, generation, looking, read_records
+from tacita.finetune import EncodedTexts, base_model, generation, looking, read_records, records
 from tacita.finetune.looking import check_texts, plan_in_words
 from tacita.finetune.losses import scored_losses
 from tacita.finetune.records import read_line
@@ -575,32 +575,52 @@ def test_a_bought_score_without_a_number_is_no_clean_verdict(place):
     assert found.statement.startswith("NOTHING LEARNED that held-out records show: at this noise too few")
 
 
+def checked(**given):
+    return check_texts("d.jsonl", "m", RecordSettings(**given))[0].splitlines()
+
+
 def test_the_holder_sees_what_contributes_nothing(place):
-    given = RecordSettings(unit_field="custmer", messages=False)
-    words = check_texts("d.jsonl", "m", given).splitlines()
-    assert "40 lines" in words
-    assert f"10 contribute nothing: {looking.NO_RECORD}" in words
-    assert f"10 contribute nothing: {looking.NO_MESSAGES}" in words
+    words = checked(unit_field="custmer", messages=False)
+    assert "40 lines; 0 can be trained on" in words
+    assert f"10 contribute nothing: {records.NO_JSON} (line 4, 8, 12, 16, 20 and 5 more)" in words
+    assert any(line.startswith(f"10 contribute nothing: {looking.NO_MESSAGES} (line 3, 7, 11") for line in words)
+    whose = "20 contribute nothing: no text or integer under 'custmer' (line 1, 2, 5, 6, 9 and 15 more; keys: "
+    assert f"{whose}'who' on 20, 'text' on 10, 'prompt' on 10, 'completion' on 10)" in words
     assert "0 persons by 'custmer'" in words
-    assert "40 contribute nothing: no text or integer under 'custmer'" in words
-    assert "5 persons by 'who'" in check_texts("d.jsonl", "m", RecordSettings(unit_field="who"))
+    assert "5 persons by 'who'" in checked(unit_field="who")
+    assert "27 repeat the text of an earlier line, and count like it (line 5, 6, 7, 9, 10 and 22 more)" in checked()
+
+
+def test_the_holder_is_told_why_each_line_contributes_nothing(place):
+    """As bytes, with the reason."""
+    told = {
+        b'{"txt": "SECRET"}': f"{records.NO_KEYS} (line 1; keys: 'txt' on 1)",
+        b'{"text": "SECRET \xe9"}': f"{records.NO_UTF8} (line 2)",
+        b'{"text": "SECRET': f"{records.NO_JSON} (line 3)",
+        b"": f"{records.EMPTY} (line 4)",
+        b'{"text": 3}': f"{records.NO_TEXT} (line 5; keys: 'text' on 1)",
+        b'{"messages": [{"role": "tool", "content": "SECRET"}]}': f"{records.NO_TURNS} (line 6; keys: 'messages' on 1)",
+        b'{"messages": [{"role": "user", "content": "SECRET"}]}': f"{looking.NO_ANSWER} (line 7; ",
+        b'{"text": ""}': f"{looking.NO_TARGET} (line 8; ",
+    }
+    Path("d.jsonl").write_bytes(b"\n".join(told) + b"\n")
+    words = "\n".join(checked())
+    for why in told.values():
+        assert f"1 contribute nothing: {why}" in words
+    assert "SECRET" not in words
 
 
 def test_the_holder_is_told_of_lengths_that_the_training_takes(place):
     Path("d.jsonl").write_text(json.dumps({"text": "x" * 70}))
-    assert "cut at 32 tokens: 1 record; --max-tokens 32 --windows 3 keeps 95 % whole" in check_texts(
-        "d.jsonl", "m", RecordSettings()
-    )
-    assert ";" not in check_texts("d.jsonl", "m", RecordSettings(windows=3))
-    assert "; --max-tokens 32 keeps" in check_texts("d.jsonl", "m", RecordSettings(max_tokens=8)).replace(
-        "32 --windows 3", "32"
-    )
+    assert checked()[-1] == "cut at 32 tokens: 1 record; --max-tokens 32 --windows 3 keeps 95 % whole"
+    assert ";" not in checked(windows=3)[-1]
+    assert "; --max-tokens 32 --windows 3 keeps" in checked(max_tokens=8)[-1]
     words = tokenizer()
     words.chat_template = None
     words.save_pretrained("m")
     Path("m/chat_template.jinja").unlink(missing_ok=True)
     with pytest.raises(ValueError, match="the tokenizer has no chat template"):
-        check_texts("d.jsonl", "m", RecordSettings())
+        checked()
 
 
 def test_prompts_have_room_for_an_answer_and_messages_are_written_by_the_template(place):
