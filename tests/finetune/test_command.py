@@ -3,14 +3,16 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import tacita
 from tacita.cli.app import make_app, run
+from tacita.cli.finetune import _check_of
 from tacita.finetune import TokenEncoder, base_model
 from tacita.finetune.card import CAVEATS, card
-from tacita.finetune.settings import FinetuneSettings
+from tacita.finetune.settings import Files, FinetuneSettings
 from tacita.finetune.text_run import warmed_up
 from tests.finetune.toy import Tokenizer
 
@@ -122,6 +124,31 @@ def test_a_file_of_which_nothing_can_be_trained_on_ends_with_an_error(line, code
     said = capsys.readouterr()
     assert said.out.startswith("NOT PRIVATE")
     assert ("no line that can be trained on" in said.err) == (code != 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--dry-run", "the plan needs rows"),
+        ("--rows 1000 --template gone --dry-run", "template must be a file of a chat template, got 'gone'"),
+        ("--rows 1000 --batch 960", "batch must be at most 950, the records (persons) of 1,000 that are not held"),
+        ("--rows 1000 --output used", "output must be a new or an empty folder"),
+    ],
+)
+def test_what_needs_no_model_is_refused_before_one_is_opened(options, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "d.jsonl").write_text('{"text": "a"}')
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "statement.json").write_text("{}")
+    command = f"finetune gone d.jsonl --epsilon 8 --delta 1e-6 {options}".split()
+    assert run(lambda: make_app()(command, result_action="return_value")) == 2
+    assert words in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_hint_names_the_same_options_of_texts():
+    given = {"unit_field": "the patient", "messages": False, "windows": 2}
+    words = _check_of(Files(Path("m"), Path("d.jsonl")), FinetuneSettings(**GIVEN, **given))
+    assert words == "tacita check d.jsonl --model m --unit-field 'the patient' --windows 2 --no-messages"
 
 
 def test_without_the_library_the_command_says_what_to_install(monkeypatch):

@@ -426,7 +426,7 @@ def command(*folder):
         (signal.SIGKILL, (Prepared, "export")),
     ],
 )
-def test_a_command_that_is_stopped_goes_on_when_it_is_repeated(number, where, place):
+def test_a_command_that_is_stopped_goes_on_when_it_is_repeated(number, where, place, capfd):
     code = command("whole")
     child = os.fork()
     if child == 0:
@@ -441,6 +441,7 @@ def test_a_command_that_is_stopped_goes_on_when_it_is_repeated(number, where, pl
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has it ignored in what runs behind
         os._exit(command("a"))
     _, status = os.waitpid(child, 0)
+    assert capfd.readouterr().err.count("repeat the same") == (number != signal.SIGKILL)
     assert status == (number if number == signal.SIGKILL else INTERRUPTED << 8)
     assert command("a") == code
     for name in ("adapter_model.safetensors", "README.md"):
@@ -577,6 +578,15 @@ def test_a_bought_score_without_a_number_is_no_clean_verdict(place):
 
 def checked(**given):
     return check_texts("d.jsonl", "m", RecordSettings(**given))[0].splitlines()
+
+
+def test_where_nothing_was_learned_the_holder_is_sent_to_check(place, capsys):
+    with pytest.raises(SystemExit):
+        main([*COMMAND.replace(" --seed 5 --quiet", " --cut end").split(), "a"])
+    said = capsys.readouterr().err
+    assert "tacita generate a --base m --prompt TEXT" in said
+    assert "\nwhat contributes nothing is not told here" in said
+    assert "by: tacita check d.jsonl --model m --cut end\n" in said
 
 
 def test_the_holder_sees_what_contributes_nothing(place):

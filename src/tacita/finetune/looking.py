@@ -111,12 +111,8 @@ def _longer(encoder: TokenEncoder, wanted: int, positions: int | None) -> str:
 
 
 def plan_in_words(prepared: Prepared) -> str:
-    """Return the plan of a run, in words: no record is read, and nothing is spent."""
+    """Return the plan of a run with ``rows``, in words: no record is read, and nothing is spent."""
     settings, n = prepared.settings, prepared.kept
-    if settings.rows is None:
-        raise ValueError(
-            "the plan needs rows, a public guess, for its tokens and its time: give --rows, beside --rate if you like."
-        )
     sampler, steps, event = planned(prepared, n)
     batch, (noise,) = sampler.expected_batch_size, event.noise_std
     weights = sum(p.numel() for p in trainable(prepared.model).values())
@@ -131,7 +127,10 @@ def plan_in_words(prepared: Prepared) -> str:
         f"signal to noise of a step: {ratio:.3g}, the longest mean of clipped gradients over the length of the noise. "
         "Below 1 a step alone is mostly noise: more records, a larger batch, a lower rank or a larger epsilon raise it",
         f"about {seconds * sequences / physical * steps / 60:.1f} minutes here, by {TIMED} steps on synthetic rows",
-        *([f"the score is bought on {settings.holdout:.0%} of the {what}, beside the training"] * (n < settings.rows)),
+        *(
+            [f"the score is bought on {settings.holdout:.0%} of the {what}, beside the training"]
+            * (n < settings.number)
+        ),
         "no record was read, and nothing was spent",
     ]
     return "\n".join(words) + "\n"

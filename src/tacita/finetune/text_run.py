@@ -198,7 +198,9 @@ def finetune(
         randomness = Randomness.insecure(settings.seed)
     if settings.output is None:
         raise ValueError("output is missing: give --output FOLDER, a new or an empty one.")
-    folder, prepared = RunFolder(settings.output), Prepared.of(files, settings)
+    folder = RunFolder(settings.output)
+    RunLifecycle.check_folder(folder, "output")
+    prepared = Prepared.of(files, settings)
     if folder.tidying:  # a killed process had written everything, and only its private files are left
         run = RunLifecycle.start(folder, argument="output")
         prepared.held_to(run.sealed_run().read(CONFIG))
