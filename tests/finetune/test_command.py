@@ -3,15 +3,18 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import tacita
 from tacita.cli.app import make_app, run
-from tacita.finetune import base_model
+from tacita.cli.finetune import _check_of
+from tacita.finetune import TokenEncoder, base_model
 from tacita.finetune.card import CAVEATS, card
-from tacita.finetune.settings import FinetuneSettings
+from tacita.finetune.settings import Files, FinetuneSettings
 from tacita.finetune.text_run import warmed_up
+from tests.finetune.toy import Tokenizer
 
 GIVEN = {"epsilon": 8.0, "delta": 1e-6, "rows": 1000, "output": "runs/a"}
 
@@ -110,6 +113,44 @@ def test_epsilon_is_never_chosen(capsys):
     assert "--epsilon" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("line", "code"), [('{"text": "a"}', 0), ('{"txt": "a"}', 2), ("", 2)])
+def test_a_file_of_which_nothing_can_be_trained_on_ends_with_an_error(line, code, tmp_path, monkeypatch, capsys):
+    encoder = TokenEncoder(tokenizer=Tokenizer(), max_tokens=8)
+    monkeypatch.setattr("tacita.finetune.looking.encoder_of", lambda *_: encoder)
+    monkeypatch.setattr(base_model, "check_folder", lambda _: {})
+    (tmp_path / "d.jsonl").write_text(line)
+    command = ["check", str(tmp_path / "d.jsonl"), "--model", "m"]
+    assert run(lambda: make_app()(command, result_action="return_value")) == code
+    said = capsys.readouterr()
+    assert said.out.startswith("NOT PRIVATE")
+    assert ("no line that can be trained on" in said.err) == (code != 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--dry-run", "the plan needs rows"),
+        ("--rows 1000 --template gone --dry-run", "template must be a file of a chat template, got 'gone'"),
+        ("--rows 1000 --batch 960", "batch must be at most 950, the records (persons) of 1,000 that are not held"),
+        ("--rows 1000 --output used", "output must be a new or an empty folder"),
+    ],
+)
+def test_what_needs_no_model_is_refused_before_one_is_opened(options, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "d.jsonl").write_text('{"text": "a"}')
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "statement.json").write_text("{}")
+    command = f"finetune gone d.jsonl --epsilon 8 --delta 1e-6 {options}".split()
+    assert run(lambda: make_app()(command, result_action="return_value")) == 2
+    assert words in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_hint_names_the_same_options_of_texts():
+    given = {"unit_field": "the patient", "messages": False, "windows": 2}
+    words = _check_of(Files(Path("m"), Path("d.jsonl")), FinetuneSettings(**GIVEN, **given))
+    assert words == "tacita check d.jsonl --model m --unit-field 'the patient' --windows 2 --no-messages"
+
+
 def test_without_the_library_the_command_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(tacita.TacitaError, match=r"pip install '\.\[transformers\]'"):
@@ -156,6 +197,7 @@ def test_the_card_says_what_the_statement_says():
         "* Model: all weights; base gpt2 (SHA-256 of model.safetensors: ab12); template of conversations: none.",
         "* Data: letters.jsonl (the name that was given, or the file's).",
         "* Purpose: letters",
-        "base_model: gpt2",
+        'AutoModelForCausalLM.from_pretrained("PATH/gpt2", local_files_only=True)',
     ):
         assert part in words
+    assert "base_model:" not in words  # which a hub would read as the name of a model there

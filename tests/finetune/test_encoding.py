@@ -2,6 +2,7 @@
 
 import json
 import logging
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -195,7 +196,7 @@ class Spanning(Tokenizer):
     [
         (Tokenizer(None), "has no chat template"),
         (Tokenizer("counts"), "is not additive"),
-        (Tokenizer("refuses"), "fails on a conversation of two questions: no system turns here"),
+        (Tokenizer("refuses"), r"fails on a conversation of two questions: no system turns here\.$"),
         (Spanning(), "span two turns"),
     ],
 )
@@ -230,6 +231,17 @@ LINES = [
     read_line(json.dumps(fields).encode())
     for fields in [{"text": "ab"}, 3, PAIR, chat("a", "b"), {"text": "x" * 100}, {"text": "é"}]
 ]
+
+
+@pytest.mark.parametrize("template", [None, "marks"])
+def test_the_code_of_the_page_takes_a_tokenizer_with_a_template_or_without(template, tmp_path):
+    page = Path(__file__).parents[2] / "docs/finetuning.md"
+    (code,) = (part for part in page.read_text().split("```python\n") if "def encoded(" in part)
+    exec(code.partition("```")[0], found := {})
+    (tmp_path / "texts.jsonl").write_text(json.dumps({"text": "a"}) + "\n" + json.dumps(chat("a", "b")))
+    rows = found["encoded"](Tokenizer(template), tmp_path / "texts.jsonl", tmp_path, 8)
+    counts = (rows.fetch(np.arange(2), 0)["labels"] != -100).any(1).tolist()
+    assert counts == [True, template is not None]
 
 
 def test_a_batch_holds_the_records_at_their_places(tmp_path):

@@ -53,7 +53,5 @@ def test_what_does_not_fit_together_is_refused(changes, words):
         prepared(**changes)
 
 
-def test_the_plan_needs_a_number():
-    with pytest.raises(ValueError, match="the plan needs rows"):
-        plan_in_words(prepared(rate=0.1))
+def test_the_plan_of_a_number_and_a_rate():
     assert plan_in_words(prepared(rate=0.1, rows=1000)).startswith("10 steps of 100 records, as expected (rate 0.1)")

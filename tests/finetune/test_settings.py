@@ -2,16 +2,20 @@
 
 import hashlib
 from dataclasses import fields, replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import tacita
+from tacita.finetune import base_model
 from tacita.finetune.settings import CONFIG, Files, FinetuneSettings
 from tacita.finetune.text_run import Prepared, finetune
+from tacita.ledger.run_sections import data_in_words
 from tacita.random import Randomness
 from tacita.runs.folder import RunFolder
 from tacita.runs.run_facts import data_fingerprint, run_id
-from tests.finetune.toy import prepared
+from tests.finetune.toy import Model, Tokenizer, prepared
 
 FIRST = {"rows": 1000, "unit_field": "who", "rows_per_query": 1, "public_validation": "p.jsonl"}
 OTHERS = {
@@ -70,11 +74,23 @@ def test_files_have_the_end_of_their_paths_alone(base):
 
 
 @pytest.mark.parametrize(
-    ("typed", "stated"),
-    [("models/m", "models/m"), ("/x/a/m", "m"), ("../a/m", "m"), ("a/../m", "m"), ("m/b/..", "m")],
+    "typed",
+    ["models/m", "/x/a/m", "../a/m", "a/../m", "m/b/..", "m"],
 )
-def test_a_base_is_named_without_the_folders_of_this_machine(typed, stated):
-    assert prepared(typed).base_name == stated
+def test_a_base_is_named_without_the_folders_of_this_machine(typed):
+    assert prepared(typed).base_name == "m"
+
+
+def test_the_configuration_of_an_adapter_names_no_base(base, tmp_path, monkeypatch):
+    """PEFT takes a name for a folder where it is opened, or for a model of the hub."""
+    config = SimpleNamespace(base_model_name_or_path=str(base), target_modules={"v_proj", "q_proj"})
+    monkeypatch.setattr("tacita.finetune.text_run.card", lambda *_: "the card")
+    monkeypatch.setattr(Model, "peft_config", {"default": config}, raising=False)
+    for kind in (Model, Tokenizer):
+        monkeypatch.setattr(kind, "save_pretrained", lambda own, folder, **_: Path(folder).mkdir(exist_ok=True), False)
+    prepared(base, train="lora").export(SimpleNamespace(statement=SimpleNamespace(to_json=dict)), tmp_path)
+    assert vars(config) == {"base_model_name_or_path": base_model.BY_HAND, "target_modules": ["q_proj", "v_proj"]}
+    assert str(tmp_path) not in (tmp_path / CONFIG).read_text()
 
 
 def test_the_records_that_are_held_out_are_not_trained_on():
@@ -89,10 +105,11 @@ def test_the_statement_names_data_and_base(base, tmp_path):
     key.write_bytes(bytes(32))
     (base / "consolidated.safetensors").write_bytes(b"not what is loaded")
     randomness = Randomness.insecure(1)
-    found = prepared(base, fingerprint_key=str(key)).stated(texts, randomness)
+    found = prepared(base, fingerprint_key=str(key), rows=200).stated(texts, randomness)
     assert found == {
         "data_fingerprint": data_fingerprint(key, run_id(randomness), texts),
         "model": "all 4,144 weights, trained",
+        "rows": {"value": 200, "how": "declared", "of": "records"},
         "base_model": {"name": "m", "sha256": {"model.safetensors": hashlib.sha256(b"weights").hexdigest()}},
         "text_template": "the tokenizer's own",
     }
@@ -102,6 +119,17 @@ def test_the_statement_names_data_and_base(base, tmp_path):
     assert "data_fingerprint" not in own
     own = prepared(base, template="elsewhere/plain.jinja").stated(texts, randomness)
     assert own["text_template"] == "plain.jinja"
+
+
+@pytest.mark.parametrize("given", [{}, {"unit_field": "patient"}, {"unit_field": "patient", "privacy_unit": "a child"}])
+@pytest.mark.parametrize("rows", [None, 200])
+def test_the_statement_says_whom_it_protects_and_how_many_were_declared(given, rows, base):
+    own = prepared(base, **given, rows=rows)
+    names = (given.get("privacy_unit") or "one person") + ": all records with the same 'patient'"
+    assert own.settings.unit == (names if given else None)
+    words = data_in_words(own.stated(base / "d.jsonl", Randomness.insecure(1)))
+    what = "persons" if given else "records"
+    assert words == (f"200 {what} (declared)." if rows else f"{what}, whose number is protected.")
 
 
 def test_a_sealed_run_is_held_to_its_settings_before_it_is_tidied(base, tmp_path, monkeypatch):

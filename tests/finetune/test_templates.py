@@ -98,3 +98,17 @@ def test_what_the_assistant_says_is_the_target(name, tmp_path):
 def test_a_format_in_which_a_later_turn_changes_an_earlier_one_is_refused(name):
     with pytest.raises(ValueError, match="the chat template is not additive"):
         ChatTemplate(Words(REFUSED[name]))
+
+
+UNSAID = {
+    "hello": "user",
+    marked(IM, "<|im_end|>\n").replace("{{ m.content }}", "{{ m.text }}"): "user",
+    turns("<|user|>@", "<|assistant|>{{ m.text }}", asks="<|assistant|>"): "assistant",
+    turns("<|user|>{{ m.text }}", "<|assistant|>@", asks="<|assistant|>"): "user",
+}
+
+
+@pytest.mark.parametrize("template", UNSAID)
+def test_a_template_that_leaves_out_what_was_said_is_refused_before_any_record(template):
+    with pytest.raises(ValueError, match=f"writes the same whatever the {UNSAID[template]} says: .*in Python"):
+        ChatTemplate(Words(template))

@@ -4,6 +4,7 @@ import html
 import json
 import math
 import os
+import re
 import signal
 import socket
 import warnings
@@ -16,7 +17,7 @@ import torch
 import tacita
 from tacita.cli import main
 from tacita.cli.app import INTERRUPTED
-from tacita.finetune import EncodedTexts, generation, looking, read_records
+from tacita.finetune import EncodedTexts, base_model, generation, looking, read_records, records
 from tacita.finetune.looking import check_texts, plan_in_words
 from tacita.finetune.losses import scored_losses
 from tacita.finetune.records import read_line
@@ -143,6 +144,36 @@ def test_what_was_trained_is_sealed_and_loads_in_its_own_library(train, place):
         "adapter" if train == "lora" else "model", "config.toml", "ledger.jsonl", "ledger.head.json", "statement.json",
         "statement.txt",
     }  # fmt: skip
+
+
+def test_no_loader_takes_another_base_for_the_one_of_the_adapter(place, monkeypatch):
+    asked = []
+    monkeypatch.setattr("peft.utils.save_and_load.check_file_exists_on_hf_hub", lambda *given: asked.append(given))
+    Path("owner").mkdir()
+    Path("m").rename("owner/m")
+    finetune(Files(Path("owner/m").absolute(), Path("d.jsonl")), settings("a"))
+    assert not asked
+    assert not any(b"owner" in path.read_bytes() for path in Path("a").rglob("*") if path.is_file())
+    assert torch.equal(scores(generation.load("a")[0]), scores(generation.load("a", "owner/m")[0]))
+    base("m", seed=1)
+    for kind in (peft.AutoPeftModelForCausalLM, transformers.AutoModelForCausalLM):
+        with pytest.raises(OSError, match=base_model.BY_HAND):
+            kind.from_pretrained("a/adapter")
+    with pytest.raises(tacita.TacitaError, match=r"differs from the one trained on \(model.safetensors\): give --base"):
+        generation.load("a")
+    card = Path("a/adapter/README.md").read_text()
+    code = card.partition("```python\n")[2].partition("```")[0]
+    for written, here in (("PATH/m", "owner/m"), ('"adapter"', '"a/adapter"')):
+        code = code.replace(written, here)
+    exec(code, loaded := {})
+    assert torch.equal(scores(loaded["model"].eval()), scores(generation.load("a", "owner/m")[0]))
+
+
+def test_the_configuration_of_an_adapter_has_the_same_order_in_every_process(place):
+    run("a")
+    targets = json.loads(Path("a/adapter/adapter_config.json").read_text())["target_modules"]
+    assert targets == sorted(targets)
+    assert len(targets) > 3
 
 
 @pytest.mark.parametrize("train", ["lora", "full"])
@@ -395,7 +426,7 @@ def command(*folder):
         (signal.SIGKILL, (Prepared, "export")),
     ],
 )
-def test_a_command_that_is_stopped_goes_on_when_it_is_repeated(number, where, place):
+def test_a_command_that_is_stopped_goes_on_when_it_is_repeated(number, where, place, capfd):
     code = command("whole")
     child = os.fork()
     if child == 0:
@@ -410,6 +441,7 @@ def test_a_command_that_is_stopped_goes_on_when_it_is_repeated(number, where, pl
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has it ignored in what runs behind
         os._exit(command("a"))
     _, status = os.waitpid(child, 0)
+    assert capfd.readouterr().err.count("repeat the same") == (number != signal.SIGKILL)
     assert status == (number if number == signal.SIGKILL else INTERRUPTED << 8)
     assert command("a") == code
     for name in ("adapter_model.safetensors", "README.md"):
@@ -430,9 +462,15 @@ def test_windows_of_long_texts_are_trained_and_scored(place):
     assert words.startswith("4 steps of 10 records, as expected (rate 0.2632), 480 tokens each\n")
 
 
-def test_persons_are_clipped_once(place):
-    found = run("a", rows=5, batch=2.0, unit_field="who", delta=1e-3, privacy_unit="one person")
-    assert found.fields["privacy_unit"] == "one person"
+def test_persons_are_clipped_once(place, capsys):
+    found = run("a", rows=5, batch=2.0, unit_field="who", delta=1e-3, epsilon=1e4, holdout=0.4)
+    assert found.fields["privacy_unit"] == "one person: all records with the same 'who'"
+    with pytest.raises(SystemExit):
+        main(["show", "a"])
+    for view in (found.statement, Path("a/adapter/README.md").read_text(), capsys.readouterr().out):
+        assert "5 persons (declared)" in " ".join(view.split())
+        assert "one person: all records with the same 'who'" in " ".join(view.split())
+        assert not re.search(r"about \d+ rows", view)
     assert any("of a drawn user's rows each query draws 1 anew" in words for words in found.fields["chosen_by_tacita"])
 
 
@@ -538,32 +576,61 @@ def test_a_bought_score_without_a_number_is_no_clean_verdict(place):
     assert found.statement.startswith("NOTHING LEARNED that held-out records show: at this noise too few")
 
 
+def checked(**given):
+    return check_texts("d.jsonl", "m", RecordSettings(**given))[0].splitlines()
+
+
+def test_where_nothing_was_learned_the_holder_is_sent_to_check(place, capsys):
+    with pytest.raises(SystemExit):
+        main([*COMMAND.replace(" --seed 5 --quiet", " --cut end").split(), "a"])
+    said = capsys.readouterr().err
+    assert "tacita generate a --base m --prompt TEXT" in said
+    assert "\nwhat contributes nothing is not told here" in said
+    assert "by: tacita check d.jsonl --model m --cut end\n" in said
+
+
 def test_the_holder_sees_what_contributes_nothing(place):
-    given = RecordSettings(unit_field="custmer", messages=False)
-    words = check_texts("d.jsonl", "m", given).splitlines()
-    assert "40 lines" in words
-    assert f"10 contribute nothing: {looking.NO_RECORD}" in words
-    assert f"10 contribute nothing: {looking.NO_MESSAGES}" in words
+    words = checked(unit_field="custmer", messages=False)
+    assert "40 lines; 0 can be trained on" in words
+    assert f"10 contribute nothing: {records.NO_JSON} (line 4, 8, 12, 16, 20 and 5 more)" in words
+    assert any(line.startswith(f"10 contribute nothing: {looking.NO_MESSAGES} (line 3, 7, 11") for line in words)
+    whose = "20 contribute nothing: no text or integer under 'custmer' (line 1, 2, 5, 6, 9 and 15 more; keys: "
+    assert f"{whose}'who' on 20, 'text' on 10, 'prompt' on 10, 'completion' on 10)" in words
     assert "0 persons by 'custmer'" in words
-    assert "40 contribute nothing: no text or integer under 'custmer'" in words
-    assert "5 persons by 'who'" in check_texts("d.jsonl", "m", RecordSettings(unit_field="who"))
+    assert "5 persons by 'who'" in checked(unit_field="who")
+    assert "27 repeat the text of an earlier line, and count like it (line 5, 6, 7, 9, 10 and 22 more)" in checked()
+
+
+def test_the_holder_is_told_why_each_line_contributes_nothing(place):
+    """As bytes, with the reason."""
+    told = {
+        b'{"txt": "SECRET"}': f"{records.NO_KEYS} (line 1; keys: 'txt' on 1)",
+        b'{"text": "SECRET \xe9"}': f"{records.NO_UTF8} (line 2)",
+        b'{"text": "SECRET': f"{records.NO_JSON} (line 3)",
+        b"": f"{records.EMPTY} (line 4)",
+        b'{"text": 3}': f"{records.NO_TEXT} (line 5; keys: 'text' on 1)",
+        b'{"messages": [{"role": "tool", "content": "SECRET"}]}': f"{records.NO_TURNS} (line 6; keys: 'messages' on 1)",
+        b'{"messages": [{"role": "user", "content": "SECRET"}]}': f"{looking.NO_ANSWER} (line 7; ",
+        b'{"text": ""}': f"{looking.NO_TARGET} (line 8; ",
+    }
+    Path("d.jsonl").write_bytes(b"\n".join(told) + b"\n")
+    words = "\n".join(checked())
+    for why in told.values():
+        assert f"1 contribute nothing: {why}" in words
+    assert "SECRET" not in words
 
 
 def test_the_holder_is_told_of_lengths_that_the_training_takes(place):
     Path("d.jsonl").write_text(json.dumps({"text": "x" * 70}))
-    assert "cut at 32 tokens: 1 record; --max-tokens 32 --windows 3 keeps 95 % whole" in check_texts(
-        "d.jsonl", "m", RecordSettings()
-    )
-    assert ";" not in check_texts("d.jsonl", "m", RecordSettings(windows=3))
-    assert "; --max-tokens 32 keeps" in check_texts("d.jsonl", "m", RecordSettings(max_tokens=8)).replace(
-        "32 --windows 3", "32"
-    )
+    assert checked()[-1] == "cut at 32 tokens: 1 record; --max-tokens 32 --windows 3 keeps 95 % whole"
+    assert ";" not in checked(windows=3)[-1]
+    assert "; --max-tokens 32 --windows 3 keeps" in checked(max_tokens=8)[-1]
     words = tokenizer()
     words.chat_template = None
     words.save_pretrained("m")
     Path("m/chat_template.jinja").unlink(missing_ok=True)
     with pytest.raises(ValueError, match="the tokenizer has no chat template"):
-        check_texts("d.jsonl", "m", RecordSettings())
+        checked()
 
 
 def test_prompts_have_room_for_an_answer_and_messages_are_written_by_the_template(place):

@@ -39,7 +39,7 @@ class Tokenizer:
 
     def apply_chat_template(self, said, tokenize, add_generation_prompt):
         if self.chat_template == "refuses":
-            raise ValueError("no system turns here")
+            raise ValueError("no system turns here.")
         if self.chat_template == "alternates" and any(a["role"] == b["role"] for a, b in pairwise(said)):
             raise ValueError("two turns of one role")
         head = f"[{len(said)} turns]" if self.chat_template == "counts" else ""

@@ -10,6 +10,7 @@ from tacita._counted import counted
 from tacita._files import replace_durably
 from tacita.cli.names import names_of
 from tacita.cli.outputs import exit_code, say_written, write_bytes
+from tacita.errors import DataStructureError
 from tacita.finetune.settings import RecordSettings
 from tacita.tables.settings import TEXT_FORMAT, file_format, flags, read_text
 
@@ -163,7 +164,10 @@ def check(
     if model is not None:
         from tacita.finetune.looking import check_texts
 
-        print(check_texts(data, model, records or RecordSettings()), end="")
+        words, trained_on = check_texts(data, model, records or RecordSettings())
+        print(words, end="", flush=True)
+        if not trained_on:
+            raise DataStructureError("DATA has no line that can be trained on.")
         return 0
     if records is not None:
         raise ValueError("the options of texts are those of tacita finetune: give --model MODEL with them.")

@@ -1,7 +1,8 @@
 """The commands ``tacita finetune`` and ``tacita generate``: from private texts to an adapter, and its use."""
 
+import shlex
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated
 
@@ -10,13 +11,12 @@ from cyclopts import Parameter
 from tacita._whole_numbers import WHOLE
 from tacita.cli.outputs import check_file, exit_code, in_short, say_written
 from tacita.cli.train import FLAT, About
-from tacita.finetune.settings import Files, FinetuneSettings
+from tacita.finetune.settings import Files, FinetuneSettings, RecordSettings
 
 FLAG = Parameter(negative=())
 NOTHING_SAID = About()
 UNSEEN = (
-    "lines that cannot be trained on contribute nothing, and no message tells of them, for it would tell of a record: "
-    "tacita check {data} --model {model}, with the same options of texts, shows them to the holder of the texts."
+    "what contributes nothing is not told here, for it would tell of a record; the holder of the texts sees it by: "
 )
 
 
@@ -45,12 +45,17 @@ def finetune(
         audit: In place of the run, audit its settings with so many canaries (200, say) put into DATA, which you declare
             public here: a lower bound of epsilon, and what a model learns of secrets. Exit code 1 if refuted.
     """
+    files = Files(model, data, {name: value for name, value in asdict(about).items() if value is not None})
+    files.check(settings)
+    if dry_run and settings.rows is None:
+        raise ValueError(
+            "the plan needs rows, a public guess, for its tokens and its time: give --rows, beside --rate if you like."
+        )
     from tacita.finetune.text_audit import audit_texts, power_in_words
     from tacita.finetune.text_run import Prepared
     from tacita.finetune.text_run import finetune as run_it
     from tacita.ledger.verdict import verdict
 
-    files = Files(model, data, {name: value for name, value in asdict(about).items() if value is not None})
     if dry_run:
         from tacita.finetune.looking import plan_in_words
 
@@ -62,19 +67,26 @@ def finetune(
         found = audit_texts(files, settings, audit, say=sys.stderr.write, progress=not quiet)
         print(found.text, end="")
         return int(found.audit.verdict == "refuted")
-    files.check(settings)
-    if not quiet:
-        print(UNSEEN.format(data=data, model=model), file=sys.stderr)
-    try:
-        run = run_it(files, settings, progress=not quiet)
-    except (Exception, KeyboardInterrupt) as error:
-        error.add_note("To continue the training where it stopped, repeat the same command.")
-        raise
+    run = run_it(files, settings, progress=not quiet)
     print(run.statement, end="")
+    weighed = verdict(run.fields)
     if not quiet:
-        say_written(f"{settings.output}; tacita generate {settings.output} --prompt TEXT uses the model")
+        base = f" --base {shlex.quote(str(model))}" if settings.train == "lora" else ""
+        say_written(f"{settings.output}; tacita generate {settings.output}{base} --prompt TEXT uses the model")
+        if "nothing was learned" in weighed.warnings:
+            print(UNSEEN + _check_of(files, settings), file=sys.stderr)
         print(in_short(run.fields), file=sys.stderr)
-    return exit_code(verdict(run.fields))
+    return exit_code(weighed)
+
+
+def _check_of(files: Files, settings: RecordSettings) -> str:
+    """Return the command ``tacita check`` with the same options of texts."""
+    words = ["tacita", "check", str(files.data), "--model", str(files.model)]
+    for one in fields(RecordSettings):
+        value, name = getattr(settings, one.name), one.name.replace("_", "-")
+        if value != one.default:
+            words += [f"--no-{name}"] if value is False else [f"--{name}", str(value)]
+    return shlex.join(words)
 
 
 def generate(

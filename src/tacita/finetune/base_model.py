@@ -24,6 +24,9 @@ REFUSED = {
     "transformers_weights": "names weights elsewhere (transformers_weights): give a folder that holds its own",
     "configuration_files": "has a configuration for each version (configuration_files): leave config.json alone there",
 }
+# In place of the base in adapter_config.json. A loader would take a name for a folder or for a model of the hub, which
+# need not be the base; this is no name that a hub has, and the error of the loader repeats it.
+BY_HAND = "load the base by hand and compare its SHA-256: see README.md"
 LORA_SEED = 0  # of the first factor of an adapter, which is public; the other one starts at zero
 
 
@@ -105,7 +108,7 @@ def check_same(folder: Path, expected: Mapping[str, str]) -> None:
     found = hashes(folder)
     for name in sorted({*expected, *found}):
         if found.get(name) != expected.get(name):
-            raise TacitaError(f"the base model differs from the one trained on ({name}): give --base PATH.")
+            raise TacitaError(f"the base model differs from the one trained on ({name}): give --base PATH, or base=.")
 
 
 def open_tokenizer(folder: Path, template: str | None = None) -> Any:

@@ -15,13 +15,29 @@ CAVEATS = (
     "Copies of a text under another record or person are other records: each is protected alone.",
 )
 
+LOADING = """## How to load it
+
+The files do not say where the base is: a loader would take a folder or a model of a hub that has its name, and compare
+nothing. Load the base by hand, once its SHA-256 (`sha256sum`) is the one above.
+
+```python
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+base = AutoModelForCausalLM.from_pretrained("PATH/{base}", local_files_only=True)
+model = PeftModel.from_pretrained(base, "adapter")
+tokenizer = AutoTokenizer.from_pretrained("adapter", local_files_only=True)
+```
+
+"""
+
 
 def card(fields: Mapping[str, Any], settings: FinetuneSettings, base: str) -> str:
     """Return the card as Markdown, with the head that hubs read."""
     weighed = verdict(fields)
     said = fields.get("about") if isinstance(fields.get("about"), Mapping) else {}
     score, headline = fields.get("holdout_score"), fields.get("headline")
-    head = ["---", f"base_model: {base}", f"library_name: {'peft' if settings.train == 'lora' else 'transformers'}"]
+    head = ["---", f"library_name: {'peft' if settings.train == 'lora' else 'transformers'}"]  # a hub has other bases
     head += ["pipeline_tag: text-generation", "tags:", "- differential-privacy", "---", ""]
     lines = [
         f"# {base}, fine-tuned with differential privacy",
@@ -36,6 +52,7 @@ def card(fields: Mapping[str, Any], settings: FinetuneSettings, base: str) -> st
         *(f"* {str(name).capitalize().replace('_', ' ')}: {value}" for name, value in dict(said or {}).items()),
         f"* Score: {'none was bought.' if score is None else score_in_full(score)}{_perplexity(score)}",
         "",
+        *(LOADING.format(base=base).splitlines() if settings.train == "lora" else ()),
         "## Caveats",
         "",
         *(f"* {words}" for words in (*fields.get("caveats", ()), *CAVEATS)),

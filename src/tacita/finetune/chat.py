@@ -10,46 +10,52 @@ from typing import Any
 
 from tacita.finetune.records import Turn
 
-SYNTHETIC = (
-    Turn("user", "Which letter follows a?"),
-    Turn("assistant", "b."),
-    Turn("user", "And then?"),
-    Turn("assistant", "Then comes c."),
+SYNTHETIC, OTHER = (
+    tuple(Turn(role, text) for role, text in zip(("user", "assistant") * 2, texts, strict=True))
+    for texts in (
+        ("Which letter follows a?", "b.", "And then?", "Then comes c."),
+        ("What is 2 + 2?", "It is 4.", "Plus 3?", "7."),
+    )
 )
-NO_TEMPLATE = (
-    "the tokenizer has no chat template, and records may hold messages: give --template FILE, or --no-messages (such "
-    "records then contribute nothing)"
+WAY_OUT = (
+    "give another with --template FILE, or --no-messages, and records with messages contribute nothing "
+    "(in Python: set tokenizer.chat_template, or chat=None of TokenEncoder)"
 )
 
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """The chat template of a tokenizer, which was tested on a synthetic conversation.
+    """The chat template of a tokenizer, which was tested on two synthetic conversations.
 
     Raises:
         ValueError: The tokenizer has no template; the template fails; what it writes of one turn depends on a later
-            one; or tokens span two turns.
+            one, or not on what was said; or tokens span two turns.
     """
 
     tokenizer: Any
 
     def __post_init__(self) -> None:
         if getattr(self.tokenizer, "chat_template", None) is None:
-            raise ValueError(f"{NO_TEMPLATE}.")
+            raise ValueError(f"the tokenizer has no chat template, and records may hold messages: {WAY_OUT}.")
         try:
-            pieces = self.pieces(SYNTHETIC)
+            pieces, others = self.pieces(SYNTHETIC), self.pieces(OTHER)
         except Exception as error:  # a template is code of its own; nothing private has been read
-            raise ValueError(f"the chat template fails on a conversation of two questions: {error}.") from error
-        if pieces is None:
+            why = str(error).rstrip(".")
+            raise ValueError(f"the chat template fails on a conversation of two questions: {why}.") from error
+        if pieces is None or others is None:
             raise ValueError(
                 "the chat template is not additive (a later turn changes how an earlier one is written), so that "
-                "the assistant's tokens cannot be found: give another with --template FILE, or --no-messages."
+                f"the assistant's tokens cannot be found: {WAY_OUT}."
             )
+        for (text, said), (other, _) in zip(pieces, others, strict=True):
+            if text == other:
+                who = "assistant" if said else "user"
+                raise ValueError(f"the chat template writes the same whatever the {who} says: {WAY_OUT}.")
         apart = [token for text, _ in pieces for token in self.tokens(text)]
         if apart != self.tokens("".join(text for text, _ in pieces)):
             raise ValueError(
-                "tokens of the chat template span two turns, so that the assistant's cannot be told apart: give a "
-                "template with a mark of its own token between turns (--template FILE), or --no-messages."
+                "tokens of the chat template span two turns, so that the assistant's cannot be told apart (a mark that "
+                f"is a token of its own between turns helps): {WAY_OUT}."
             )
 
     def pieces(self, turns: Sequence[Turn]) -> list[tuple[str, bool]] | None:

@@ -18,7 +18,7 @@ from tacita.finetune.records import Line, TextRecord
 from tacita.tables.mapped_rows import MappedRows
 
 IGNORED = -100  # the label of a position that is no target
-_LETTERS = 64  # a text is cut to so many letters a token before it is encoded: no line takes minutes
+_LETTERS = 64  # a text is cut to so many letters a token before it is encoded
 _PLAIN = {"add_special_tokens": False, "split_special_tokens": True, "return_attention_mask": False, "verbose": False}
 _TURNS = 256  # of a conversation that are read: a template writes each of them anew for each answer
 _ROWS_AT_ONCE, _LETTERS_AT_ONCE = 2**8, 2**24  # that wait to be encoded together
@@ -93,6 +93,11 @@ class TokenEncoder:
         return self.windows * (self.max_tokens - 1) + 1
 
     @property
+    def letters(self) -> int:
+        """How many letters of a text are encoded at most: no line takes minutes."""
+        return _LETTERS * self.most
+
+    @property
     def largest(self) -> int:
         """The largest number of a token."""
         return max(self.tokenizer.get_vocab().values())
@@ -113,7 +118,7 @@ class TokenEncoder:
         """Return prompt and completion, or a text, as they are encoded; of messages nothing."""
         if record is None or record.form == "messages":
             return []
-        most = _LETTERS * self.most
+        most = self.letters
         return [turn.content[:most] if turn.role == "assistant" else turn.content[-most:] for turn in record.turns]
 
     def _tokens(self, record: TextRecord, texts: Iterator[list[int] | None]) -> Tokens:
@@ -136,7 +141,7 @@ class TokenEncoder:
         return [*ids, self._end], [*targets, True]
 
     def _messages(self, record: TextRecord) -> tuple[list[int], list[bool]]:
-        if self.chat is None or sum(len(turn.content) for turn in record.turns) > _LETTERS * self.most:
+        if self.chat is None or sum(len(turn.content) for turn in record.turns) > self.letters:
             return [], []
         ids: list[int] = []
         targets: list[bool] = []

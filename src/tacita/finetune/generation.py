@@ -1,5 +1,6 @@
 """Use a fine-tuned model: loaded from its sealed run onto the base that it was trained on. Costs no privacy."""
 
+import glob
 import json
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +22,7 @@ def load(folder: str | Path, base: str | Path | None = None) -> tuple[Any, Any]:
 
     Args:
         folder: The run's folder, in which nothing was changed since.
-        base: Folder of the base model; by default the one that the training was given.
+        base: Folder of the base model; by default one of its name here, or in a folder here.
 
     Raises:
         TacitaError: The run is not finished, a file was changed, or the base is another one.
@@ -48,10 +49,14 @@ def load(folder: str | Path, base: str | Path | None = None) -> tuple[Any, Any]:
 
 
 def _base(name: str, given: str | Path | None) -> Path:
-    place = Path(name if given is None else given)
-    if not place.is_dir():
-        raise TacitaError(f"the base model {str(place)!r} is not here: give its folder with --base PATH.")
-    return place
+    """Return the folder of the base; which base it is, its hashes say."""
+    places = [Path(name), *sorted(Path().glob(f"*/{glob.escape(name)}"))] if given is None else [Path(given)]
+    for place in places:
+        if place.is_dir():
+            return place
+    raise TacitaError(
+        f"the base model {str(places[0])!r} is not here: give its folder with --base PATH (in Python, base=)."
+    )
 
 
 def generate(

@@ -1,7 +1,9 @@
 """Before a training: what its plan is, and, for the holder of the texts alone, what is odd in them."""
 
+import hashlib
+import json
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from math import sqrt
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from tacita.accounting import GaussianSumEvent, PoissonLaw, calibrate
 from tacita.clipping import FlatClipper
 from tacita.finetune import base_model
 from tacita.finetune.encoding import TokenEncoder
-from tacita.finetune.records import TextRecord, read_records
+from tacita.finetune.records import EMPTY, NO_JSON, NO_UTF8, Line, physical_lines, read_line
 from tacita.finetune.settings import RecordSettings
 from tacita.finetune.text_run import Prepared, encoder_of
 from tacita.ledger import Ledger
@@ -23,50 +25,80 @@ from tacita.sampling import FullBatchSampler, PoissonSampler
 
 RELATION = "add_or_remove_one"
 TIMED = 3  # steps on synthetic rows
-NO_RECORD = "no JSON object of one of the three forms"
+SHOWN = 5  # lines and keys of a kind
 NO_MESSAGES = "messages, which --no-messages leaves out"
-NO_TARGET = "no target in it, or the chat template refuses it"
-NOTHING_OF = (NO_RECORD, NO_MESSAGES, NO_TARGET)
+NO_ANSWER = "messages in which the assistant says nothing"
+REFUSED = "the chat template refuses the messages, or they are so long that no answer is left"
+NO_TARGET = "nothing to learn is left: the text or completion is empty, or was cut off"
 
 
-def check_texts(path: str | Path, model: str | Path, settings: RecordSettings) -> str:
-    """Return what is odd in a file of texts, in words. It looks at rows: for the holder of the data alone."""
-    folder = Path(model)
+def check_texts(path: str | Path, model: str | Path, settings: RecordSettings) -> tuple[str, int]:
+    """Return what is odd in a file of texts, in words, and how many of its lines can be trained on.
+
+    It looks at rows: for the holder of the data alone.
+    """
+    folder, unit_field = Path(model), settings.unit_field
     encoder = encoder_of(folder, settings)
-    seen: Counter[str] = Counter()
-    persons: set[str] = set()
-    lengths: list[int] = []
-    for line in read_records(path, settings.unit_field):
+    nothing: defaultdict[str, list[int]] = defaultdict(list)  # reason -> lines
+    keys: defaultdict[str, Counter[str]] = defaultdict(Counter)  # reason -> keys on its lines
+    texts, again, persons, lengths = set(), [], set(), []
+    lines = 0
+    for lines, raw in enumerate(physical_lines(Path(path)), 1):
+        line = read_line(raw, unit_field)
         (found,) = encoder.encode([line.record])
-        whose = "" if settings.unit_field is None else line.unit
-        seen["lines"] += 1
-        seen["nobody"] += whose is None
-        seen[_why_nothing(line.record, settings) if not found.counts else "whole"] += 1
-        persons.update([] if whose is None else [whose])
-        if found.counts:
-            lengths.append(found.length)
-    words = ["NOT PRIVATE: this looks at the rows, for the holder of the data.", "", counted(seen["lines"], "line")]
-    words += [f"{seen[why]} contribute nothing: {why}" for why in NOTHING_OF if seen[why]]
-    if settings.unit_field is not None:
-        words.append(f"{counted(len(persons), 'person')} by {settings.unit_field!r}")
-    if seen["nobody"]:
-        words.append(f"{seen['nobody']} contribute nothing: no text or integer under {settings.unit_field!r}")
+        if why := _why_nothing(line, found.counts, settings):
+            nothing[why].append(lines)
+            if line.why not in (EMPTY, NO_UTF8, NO_JSON):
+                keys[why].update(json.loads(raw).keys())
+            continue
+        persons.add(line.unit)
+        lengths.append(found.length)
+        text = hashlib.sha256(repr(line.record).encode()).digest()
+        again += [lines] if text in texts else []
+        texts.add(text)
+    words = ["NOT PRIVATE: this looks at the rows, for the holder of the data.", "", counted(lines, "line")]
+    words[-1] += f"; {len(lengths):,} can be trained on"
+    for why, numbers in nothing.items():
+        words.append(f"{len(numbers):,} contribute nothing: {why} ({_lines(numbers)}")
+        words[-1] += f"; keys: {_keys(keys[why])})" if keys[why] else ")"
+    if unit_field is not None:
+        words.append(f"{counted(len(persons), 'person')} by {unit_field!r}")
+    if again:
+        words.append(f"{len(again):,} repeat the text of an earlier line, and count like it ({_lines(again)})")
     if lengths:
         points = np.percentile(lengths, [5, 50, 95, 100], method="higher").astype(int)
         words.append(
-            "tokens a record: "
+            f"tokens a record, of up to {encoder.letters:,} letters: "
             + ", ".join(f"{point} at {q} %" for point, q in zip(points, (5, 50, 95, 100), strict=True))
         )
         cut = counted(sum(length > encoder.most for length in lengths), "record")
         words.append(f"cut at {encoder.most} tokens: {cut}")
         words[-1] += _longer(encoder, int(points[2]), base_model.positions(base_model.check_folder(folder)))
-    return "\n".join(words) + "\n"
+    return "\n".join(words) + "\n", len(lengths)
 
 
-def _why_nothing(record: TextRecord | None, settings: RecordSettings) -> str:
+def _why_nothing(line: Line, counts: bool, settings: RecordSettings) -> str:
+    """Return why a line contributes nothing, or an empty text if it does; ``counts`` if its tokens have a target."""
+    record = line.record
     if record is None:
-        return NO_RECORD
-    return NO_MESSAGES if record.form == "messages" and not settings.messages else NO_TARGET
+        return line.why
+    if not counts and record.form == "messages":
+        if not settings.messages:
+            return NO_MESSAGES
+        return REFUSED if any(turn.role == "assistant" for turn in record.turns) else NO_ANSWER
+    if not counts:
+        return NO_TARGET
+    nobody = settings.unit_field is not None and line.unit is None
+    return f"no text or integer under {settings.unit_field!r}" if nobody else ""
+
+
+def _lines(numbers: list[int]) -> str:
+    first, more = ", ".join(map(str, numbers[:SHOWN])), len(numbers) - SHOWN
+    return f"line {first}{f' and {more:,} more' if more > 0 else ''}"
+
+
+def _keys(keys: Counter[str]) -> str:
+    return ", ".join(f"{key[:40]!r} on {count:,}" for key, count in keys.most_common(SHOWN))
 
 
 def _longer(encoder: TokenEncoder, wanted: int, positions: int | None) -> str:
@@ -79,12 +111,8 @@ def _longer(encoder: TokenEncoder, wanted: int, positions: int | None) -> str:
 
 
 def plan_in_words(prepared: Prepared) -> str:
-    """Return the plan of a run, in words: no record is read, and nothing is spent."""
+    """Return the plan of a run with ``rows``, in words: no record is read, and nothing is spent."""
     settings, n = prepared.settings, prepared.kept
-    if settings.rows is None:
-        raise ValueError(
-            "the plan needs rows, a public guess, for its tokens and its time: give --rows, beside --rate if you like."
-        )
     sampler, steps, event = planned(prepared, n)
     batch, (noise,) = sampler.expected_batch_size, event.noise_std
     weights = sum(p.numel() for p in trainable(prepared.model).values())
@@ -99,7 +127,10 @@ def plan_in_words(prepared: Prepared) -> str:
         f"signal to noise of a step: {ratio:.3g}, the longest mean of clipped gradients over the length of the noise. "
         "Below 1 a step alone is mostly noise: more records, a larger batch, a lower rank or a larger epsilon raise it",
         f"about {seconds * sequences / physical * steps / 60:.1f} minutes here, by {TIMED} steps on synthetic rows",
-        *([f"the score is bought on {settings.holdout:.0%} of the {what}, beside the training"] * (n < settings.rows)),
+        *(
+            [f"the score is bought on {settings.holdout:.0%} of the {what}, beside the training"]
+            * (n < settings.number)
+        ),
         "no record was read, and nothing was spent",
     ]
     return "\n".join(words) + "\n"

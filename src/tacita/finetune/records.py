@@ -11,8 +11,13 @@ from typing import Any, Literal, TypeGuard
 
 from tacita.tables.csv_lines import file_pieces
 
-LONGEST = 2**25  # bytes of a line; a longer one contributes nothing
 ROLES = ("system", "user", "assistant")
+LONGEST = 2**25  # bytes of a line; a longer one contributes nothing
+EMPTY = f"an empty line, or one of more than {LONGEST:,} bytes"
+NO_UTF8, NO_JSON = "not in UTF-8", "no JSON object"
+NO_KEYS = "no messages, no prompt with completion, and no text among its keys"
+NO_TEXT = "what stands under prompt, completion or text is no text"
+NO_TURNS = f"messages is no list of turns, each a role ({', '.join(ROLES)}) and content that is text"
 Form = Literal["messages", "pair", "text"]
 
 
@@ -44,10 +49,12 @@ class Line:
     Attributes:
         record: ``None`` if it is no record.
         unit: The person whose it is, if the field that names persons is there and holds a text or an integer.
+        why: Why it is no record.
     """
 
     record: TextRecord | None
     unit: str | None = None
+    why: str = ""
 
 
 def read_records(path: str | Path, unit_field: str | None = None) -> Iterator[Line]:
@@ -90,28 +97,34 @@ def read_line(line: bytes, unit_field: str | None = None) -> Line:
     """
     try:
         fields = json.loads(line.removeprefix(b"\xef\xbb\xbf").decode("utf-8"))
+    except UnicodeDecodeError:
+        return Line(None, why=NO_UTF8)
     except (ValueError, RecursionError):
-        return Line(None)
+        fields = None
     if not isinstance(fields, dict):
-        return Line(None)
+        return Line(None, why=NO_JSON if line.strip() else EMPTY)
     name = None if unit_field is None else fields.get(unit_field)
     unit = str(name) if isinstance(name, str | int) and not isinstance(name, bool) else None
-    return Line(_record(fields), unit)
+    found = _record(fields)
+    return Line(None, unit, found) if isinstance(found, str) else Line(found, unit)
 
 
-def _record(fields: dict[str, Any]) -> TextRecord | None:
+def _record(fields: dict[str, Any]) -> TextRecord | str:
+    """Return the record that an object holds, or why there is none."""
     if "messages" in fields:
         given = fields["messages"]
         turns = [_turn(one) for one in given] if isinstance(given, list) else []
         known = tuple(turn for turn in turns if turn is not None)
-        return TextRecord("messages", known) if known and len(known) == len(turns) else None
+        return TextRecord("messages", known) if known and len(known) == len(turns) else NO_TURNS
     if "prompt" in fields and "completion" in fields:
         prompt, completion = fields["prompt"], fields["completion"]
         if not (_is_text(prompt) and _is_text(completion)):
-            return None
+            return NO_TEXT
         return TextRecord("pair", (Turn("user", prompt), Turn("assistant", completion)))
-    text = fields.get("text")
-    return TextRecord("text", (Turn("assistant", text),)) if _is_text(text) else None
+    if "text" not in fields:
+        return NO_KEYS
+    text = fields["text"]
+    return TextRecord("text", (Turn("assistant", text),)) if _is_text(text) else NO_TEXT
 
 
 def _turn(given: Any) -> Turn | None:

@@ -139,6 +139,11 @@ class FinetuneSettings(RecordSettings):
         for name in ("dropout", "holdout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)!r}.")
+        if self.batch is not None and self.batch > (most := (1 - self.holdout) * self.number):
+            raise ValueError(
+                f"batch must be at most {most:,.0f}, the records (persons) of {self.number:,} that are not held out, "
+                f"got {self.batch:g}."
+            )
         if self.patience is not None and self.public_validation is None:
             raise ValueError("patience needs public_validation, whose loss ends the run: give both or neither.")
         if self.rows_per_query is not None and self.unit_field is None:
@@ -148,6 +153,19 @@ class FinetuneSettings(RecordSettings):
     def number(self) -> int:
         """The public number of records: as declared, or one that gives the divisor at the rate of the run."""
         return round(DIVISOR / (self.rate or RATE)) if self.rows is None else self.rows
+
+    @property
+    def unit(self) -> str | None:
+        """Whom the guarantee protects, with the key that tells whose a line is; ``None`` for the rule of ``fit``."""
+        if self.unit_field is None:
+            return self.privacy_unit
+        return f"{self.privacy_unit or 'one person'}: all records with the same {self.unit_field!r}"
+
+    @property
+    def stated_rows(self) -> dict[str, Any]:
+        """The field ``rows`` of the statement: the number of records (persons), if it was declared."""
+        how = "protected" if self.rows is None else "declared"
+        return {"value": self.rows, "how": how, "of": "records" if self.unit_field is None else "persons"}
 
     @property
     def step_size(self) -> float:
@@ -187,7 +205,9 @@ class Files:
     about: dict[str, Any] = field(default_factory=dict)
 
     def check(self, settings: FinetuneSettings) -> None:
-        """Refuse a path of texts that is no file, before anything is opened."""
-        for name, path in (("DATA", self.data), ("public_validation", settings.public_validation)):
+        """Refuse a path that is no file, before anything is opened."""
+        texts = {"DATA": self.data, "public_validation": settings.public_validation, "template": settings.template}
+        for name, path in texts.items():
             if path is not None and (not Path(path).exists() or Path(path).is_dir()):
-                raise ValueError(f"{name} must be a file of JSON lines, got {str(path)!r}: there is none.")
+                what = "a chat template" if name == "template" else "JSON lines"
+                raise ValueError(f"{name} must be a file of {what}, got {str(path)!r}: there is none.")

@@ -123,9 +123,8 @@ class Prepared:
 
     @property
     def base_name(self) -> str:
-        """The base as the user typed it, without the folders of this machine."""
-        outside = self.base.is_absolute() or ".." in self.base.parts
-        return Path(os.path.abspath(self.base)).name if outside else str(self.base)
+        """The last part of the base's path: no folder of this machine is published."""
+        return Path(os.path.abspath(self.base)).name
 
     def stated(self, data: Path, randomness: Randomness) -> dict[str, Any]:
         """Return what the statement says of data, base and training."""
@@ -135,6 +134,7 @@ class Prepared:
         digests = {name: self.base_sha256[name] for name in base_model.weights(self.base)}
         found: dict[str, Any] = {
             "model": adapter if own.train == "lora" else f"all {weights:,} weights, trained",
+            "rows": own.stated_rows,
             "base_model": {"name": self.base_name, "sha256": digests},
             "text_template": template if own.messages else "none, and records with messages contribute nothing",
         }
@@ -146,9 +146,13 @@ class Prepared:
         """Write adapter or model, tokenizer, card and settings."""
         name = "adapter" if self.settings.train == "lora" else "model"
         kept: Any = self.model
+        more: dict[str, Any] = {}
         if name == "adapter":
-            kept.peft_config["default"].base_model_name_or_path = self.base_name
-        kept.save_pretrained(str(folder / name), safe_serialization=True)
+            config = kept.peft_config["default"]
+            config.base_model_name_or_path = base_model.BY_HAND
+            config.target_modules = sorted(config.target_modules)  # of a set each process has another order
+            more["save_embedding_layers"] = False  # else PEFT asks the hub for a base of that name
+        kept.save_pretrained(str(folder / name), safe_serialization=True, **more)
         self.encoder.tokenizer.save_pretrained(str(folder / name))
         (folder / name / "README.md").write_text(card(run.statement.to_json(), self.settings, self.base_name))
         (folder / CONFIG).write_text(self.config(), encoding="utf-8")
@@ -194,7 +198,9 @@ def finetune(
         randomness = Randomness.insecure(settings.seed)
     if settings.output is None:
         raise ValueError("output is missing: give --output FOLDER, a new or an empty one.")
-    folder, prepared = RunFolder(settings.output), Prepared.of(files, settings)
+    folder = RunFolder(settings.output)
+    RunLifecycle.check_folder(folder, "output")
+    prepared = Prepared.of(files, settings)
     if folder.tidying:  # a killed process had written everything, and only its private files are left
         run = RunLifecycle.start(folder, argument="output")
         prepared.held_to(run.sealed_run().read(CONFIG))
@@ -265,7 +271,7 @@ def fitted(prepared: Prepared, rows: EncodedTexts, units: list, randomness: Rand
         scheduler=warmed_up,
         units=units if own.unit_field is not None else None,
         rows_per_query=own.rows_per_query,
-        privacy_unit=own.privacy_unit,
+        privacy_unit=own.unit,
         hardened=own.hardened or False,
         max_physical_batch_size=max(own.physical_batch // prepared.sequences, 1),
         randomness=randomness,

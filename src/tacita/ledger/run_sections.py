@@ -229,7 +229,8 @@ def score_in_full(score: Any) -> str:
     value, (low, high) = score["value"], score.get("interval", (None, None))
     words = f"{score['measure']}: {'no number' if value is None else f'{value:.3f}'}"
     if value is not None and low is not None and {"level", "rows"} <= set(score):
-        words += f" ({score['level']:.0%} interval {low:g} to {high:g}, about {in_words(score['rows'])} rows)"
+        number = f"about {in_words(score['rows'])} {score.get('of', 'rows')}"
+        words += f" ({score['level']:.0%} interval {low:g} to {high:g}, {number})"
     if isinstance(area := score.get("AUC"), Mapping) and area.get("value") is not None:
         low, high = area.get("interval", (None, None))
         words += f"; AUC {area['value']:.3f}" + (f" (interval {low:g} to {high:g})" if low is not None else "")

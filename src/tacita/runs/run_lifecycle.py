@@ -110,6 +110,12 @@ class RunLifecycle:
             chosen.save(folder.key)
         return cls(folder, chosen, argument=argument)
 
+    @staticmethod
+    def check_folder(folder: RunFolder, argument: str = "folder") -> None:
+        """Raise ``ResumeError`` if no run can be started or found in ``folder``, before anything else is looked at."""
+        if not (folder.unfinished or folder.tidying or folder.empty):
+            raise ResumeError(_not_empty(folder, argument, resumable=True))
+
     @contextmanager
     def ledger(self, *, neighboring_relation: NeighboringRelation, privacy_unit: str) -> Iterator[Ledger]:
         """Open the run's ledger for the block. One on disk is closed at its end, so that the run can be resumed.
