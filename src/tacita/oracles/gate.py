@@ -127,11 +127,10 @@ class ReleaseGate:
         return self._identity(self._position)
 
     def _identity(self, position: int) -> str:
-        rows = [np.array(self.assigned_rows)] if self.assigned_rows else []
-        last = self._randomness.noise_key(self._name, position - 1) if self._lags and position else None
-        return self.session_key.tag(
-            "identity", parts=rows if last is None else [*rows, last.tag("identity", parts=[]).encode()]
-        )
+        parts = [np.array(self.assigned_rows)] if self.assigned_rows else []
+        if self._lags and position:
+            parts.append(self._randomness.noise_key(self._name, position - 1).stream("identity").words(2))
+        return self.session_key.tag("identity", parts=parts)
 
     @property
     def session_key(self) -> Key:
