@@ -258,23 +258,44 @@ def test_correlated_noise_of_two_copies_is_the_same_only_where_it_is_redone(tmp_
     assert len({*found[0][2:], *found[1][2:], *old[2:]}) == 9
 
 
-def test_sessions_that_copies_begin_have_keys_of_their_own(tmp_path):
-    """Whose coins hold for the whole session: assignments, a threshold's noise."""
+def test_a_session_has_one_key_in_every_process(tmp_path):
+    """Its assignments, a selection's number of runs: drawn by a process that was killed before it saved anything."""
     run = Randomness.system()
-    begun = run.session_key("begun")
-    run.save(tmp_path / "one")
-    shutil.copy(tmp_path / "one", tmp_path / "two")
-    keys = []
-    for name in ("one", "two"):
-        one = Randomness.load(tmp_path / name)
-        one.renew("new", 0)
-        keys.append(one.session_key("new")._secret)
-        again = Randomness.load(tmp_path / name)  # killed at once: it is the same where the session was opened
-        assert again.session_key("new")._secret == keys[-1]
-        again.renew("new", 0)
-        assert again.session_key("new")._secret == keys[-1]
-        assert again.session_key("begun") == begun
-    assert keys[0] != keys[1]
+    run.save(tmp_path / "key")
+    drawn = run.session_key("a")
+    for _ in range(2):
+        later = Randomness.load(tmp_path / "key")
+        later.renew("a", 0)
+        assert later.session_key("a") == drawn
+        later.ratchet()
+        later.write_back()
+
+
+def test_a_ratchet_keeps_what_is_wanted_and_no_more(tmp_path):
+    Randomness.system().save(tmp_path / "key")
+    one = Randomness.load(tmp_path / "key")
+    for session in ("a", "b"):
+        one.renew(session, 0)
+        one.keep_noise(session, 0, 2)
+    one.ratchet()
+    one.write_back()
+    assert json.loads((tmp_path / "key").read_text())["renewed"] == {}
+    next_one = Randomness.load(tmp_path / "key")
+    next_one.keep_noise("a", 1, 2)
+    next_one.ratchet()  # before the session b is taken up
+    assert next_one.noise_key("b", 0) == one.noise_key("b", 0)
+
+
+def test_a_key_that_could_not_be_written_is_written_before_the_next_draw(tmp_path, monkeypatch):
+    Randomness.system().save(tmp_path / "key")
+    one = Randomness.load(tmp_path / "key")
+    with monkeypatch.context() as patch:
+        patch.setattr("tacita.random.replace_durably", lambda *args, **kwargs: (_ for _ in ()).throw(OSError("full")))
+        with pytest.raises(OSError, match="full"):
+            one.renew("a", 1)
+        one.ratchet()
+    one.write_back()
+    assert keys_of(Randomness.load(tmp_path / "key")) == keys_of(one)
 
 
 def test_each_process_has_a_name_in_the_lineage(tmp_path):
@@ -302,9 +323,9 @@ def test_a_key_that_another_process_has_changed_is_not_written_over(tmp_path, mo
     monkeypatch.chdir("/")
     moved.renew("a", 0)
     assert keys_of(Randomness.load(tmp_path / "key")) == keys_of(moved)
-    moved.save(tmp_path / "elsewhere")  # where the next process looks for it
+    moved.save(tmp_path / "backup")
     moved.renew("a", 2)
-    assert keys_of(Randomness.load(tmp_path / "elsewhere")) == keys_of(moved)
+    assert keys_of(Randomness.load(tmp_path / "key")) == keys_of(moved) != keys_of(Randomness.load(tmp_path / "backup"))
 
 
 def test_a_linked_key_is_written_and_removed_where_it_lies(tmp_path):

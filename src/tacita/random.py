@@ -157,8 +157,8 @@ class Randomness:
         self._claimed: set[str] = set()  # sessions of oracles of this process
         self.lineage = (secrets.token_hex(8) if key.secure else key.tag("lineage", parts=[]),)
         self._loaded = False  # whether another process had this key before
-        self._path: Path | None = None  # the private file, and what it holds
-        self._text = b""
+        self._path: Path | None = None  # the private file that this was loaded from, and what it holds
+        self._text, self._unwritten = b"", False
         # By session: ascending, from which query on which key stands for the current one.
         self._renewed: dict[str, list[tuple[int, Key]]] = {}
         # By session: the keys of noise of earlier generations that is still wanted, and the number after the last.
@@ -207,7 +207,7 @@ class Randomness:
                 session: (after, [self.noise_key(session, query) for query in range(first, after)])
                 for session, (first, after) in self._wanted.items()
             }
-            following, noise = self._key.next().renewed(), self._noise | kept
+            following, noise, self._unwritten = self.key.next().renewed(), self._noise | kept, True
             self._key, self._noise, self._renewed, self.generation = following, noise, {}, self.generation + 1
 
     def query_key(self, session: str, query: int) -> Key:
@@ -226,27 +226,28 @@ class Randomness:
         """
         if not (self._loaded and self.secure):
             return
-        with self._lock:
+        with self.query_lock:
             before = [one for one in self._renewed.get(session, ()) if one[0] < first]
             self._renewed[session] = [*before, (first, self.query_key(session, first).renewed())]
-        self.session_key(session)  # of a new session, of its new key
-        self.write_back()
+            self._unwritten = True
+            self.write_back()
 
     def write_back(self) -> None:
-        """Write the private file that this was loaded from, and nothing if it was not; raises as :meth:`renew`."""
-        if not (self._loaded and self.secure):
-            return
-        assert self._path is not None
-        try:
-            same = self._path.read_bytes() == self._text
-        except OSError:
-            same = False
-        if not same:
-            raise ResumeError(
-                f"the private key file {str(self._path)!r} is gone, or another process has changed it: what is drawn "
-                "now could not be redone. Restore it, or load it again."
-            )
-        self.save(self._path)
+        """Write what has changed into the private file, if this was loaded from one; raises as :meth:`renew`."""
+        with self.query_lock:
+            if not (self._loaded and self.secure and self._unwritten):
+                return
+            assert self._path is not None
+            try:
+                same = self._path.read_bytes() == self._text
+            except OSError:
+                same = False
+            if not same:
+                raise ResumeError(
+                    f"the private key file {str(self._path)!r} is gone, or another process has changed it: what is "
+                    "drawn now could not be redone. Restore it, or load it again."
+                )
+            self.save(self._path)
 
     def session_key(self, session: str) -> Key:
         """Return the session's own key: derived on first use, then the same through every ratchet."""
@@ -254,7 +255,7 @@ class Randomness:
             self._refuse_process()
         with self._lock:
             if session not in self._sessions:
-                self._sessions[session] = self.query_key(session, 0).derive("session", session)
+                self._sessions[session] = self._key.derive("session", session)
             return self._sessions[session]
 
     def noise_key(self, session: str, query: int) -> Key:
@@ -337,6 +338,8 @@ class Randomness:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the private file, mode 0600 from creation on: whole or not at all (temporary file, fsync, rename)."""
+        if os.getpid() != self._process:
+            self._refuse_process()
         with self._lock:
             state = {
                 "format": _FORMAT,
@@ -352,11 +355,12 @@ class Randomness:
             }
         path, text = Path(path).resolve(), json.dumps(state).encode()
         replace_durably(path, text, mode=0o600)
-        self._path, self._text = path, text
+        if path == self._path:
+            self._text, self._unwritten = text, False
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Randomness":
-        """Read a private file, and set its mode back to 0600.
+        """Read a private file, and set its mode back to 0600. Changes of the key are written into this file.
 
         Raises:
             ResumeError: The file cannot be read or is not one that :meth:`save` wrote. No message shows its content.
@@ -369,7 +373,8 @@ class Randomness:
         randomness = _parse(text)
         if randomness is None:
             raise ResumeError(f"{os.fspath(path)!r} is no private key file of this version, or is damaged.")
-        randomness._path, randomness._text, randomness._loaded = Path(path).resolve(), text, True
+        randomness._path, randomness._text = Path(path).resolve(), text
+        randomness._loaded = randomness._unwritten = True  # its name in the lineage is new
         past = randomness.lineage
         randomness.lineage = (*past, secrets.token_hex(8) if randomness.secure else f"{past[0]}-{len(past)}")
         return randomness

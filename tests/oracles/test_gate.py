@@ -362,9 +362,12 @@ def test_two_copies_of_a_run_release_the_same_only_where_they_redo(problem, make
             oracle.load_state_dict(state)
             found = [oracle.query(trainable(problem[0])) for _ in range(count)]
             assert session.queries_made == count
+            tags[folder.name] = [session.lookup(query) for query in range(count)]
         return found
 
+    tags = {}
     one, two = (continued(tmp_path / name, 6) for name in ("one", "two"))
+    assert [a == b for a, b in zip(tags["one"], tags["two"], strict=True)] == [True] * made + [False] * (6 - made)
     assert [same(*pair) for pair in zip(one, two, strict=True)] == [True] * made + [False] * (6 - made)
     assert all(same(*pair) for pair in zip(one, releases, strict=False))
     assert all(same(*pair) for pair in zip(one, continued(tmp_path / "one", 7), strict=False))

@@ -1,5 +1,6 @@
 """The choice itself: what is on disk before the number is drawn, who wins, what is released; going on after a stop."""
 
+import contextlib
 import json
 import math
 import stat
@@ -224,6 +225,33 @@ def test_stopped_it_goes_on_with_the_same_number_and_points(tmp_path, stop_at):
     assert (best.point, best.score, dict(best.facts)) == (whole.point, whole.score, dict(whole.facts))
     assert torch.equal(best.weights["w"], whole.weights["w"])
     assert session.closed
+
+
+def test_a_secret_number_is_the_same_in_every_process_and_what_runs_draw_anew_is_not(tmp_path):
+    """The law of the number is part of the proof; two copies of the folder make runs of their own."""
+    asked, key, made, keys = sweep(mean=20.0), tmp_path / "key.json", [], []
+    ledger, session = opened(tmp_path / "ledger.jsonl")
+    ledger.close()
+    drawn = 0
+    while not 6 <= drawn <= 40:
+        randomness = Randomness.system()
+        randomness.save(key)  # before the number is drawn
+        drawn = number_of(asked, randomness, randomness.name_for(session.id, session.ledger))
+
+    def attempt(point, randomness):
+        if len(made) in (drawn // 3, drawn // 3 + 1) and len(keys) == len(made):
+            keys.append(randomness.key._secret)
+            raise KeyboardInterrupt
+        keys.append(randomness.key._secret)
+        made.append(point)
+        return RunResult(point=point, score=float(len(made)), facts={}, weights={})
+
+    for _ in range(3):
+        ledger, session = opened(tmp_path / "ledger.jsonl")
+        with ledger, contextlib.suppress(KeyboardInterrupt):
+            best_of(session, asked, Randomness.load(key), attempt, WorkingFolder(tmp_path / "work"))
+    assert len(made) == drawn
+    assert len({*keys}) == len(keys)
 
 
 def test_stopped_after_the_release_it_releases_the_same(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 from tacita.ledger.text_lines import rounded_up
 from tacita.random import Randomness
 from tacita.runs import run_list
+from tacita.runs.run_list import ListedRun
 from tacita.tables import check_run, train_table
 
 
@@ -154,6 +155,32 @@ def test_a_run_that_goes_on_is_listed_once(settings, table, monkeypatch):
     ]
     assert run.fields["dataset"]["other_runs"] == 0
     assert run.fields["dataset"]["together"]["epsilon"] == math.nextafter(chosen.epsilon, math.inf)
+
+
+def test_a_copy_of_a_run_that_still_goes_on_counts_once_both_are_finished(tmp_path):
+    run, copy = (ListedRun("rows", str(tmp_path / name), 1.0, 1e-5, "replace_one", "one row") for name in "ab")
+    first = Randomness.system()
+    first.save(tmp_path / "key")
+    second = Randomness.load(tmp_path / "key")
+    run.record(first)
+    copy.record(second)
+    assert json.loads((tmp_path / "key").read_text())["lineage"] == [*second.lineage]
+    stated = copy.stated(second)
+    assert stated["other_runs"] == 0  # as where the first was killed
+    copy.record(second, finished=True)
+    run.record(first, finished=True)
+    assert run_list.others(tmp_path / "b", stated) == ("a",)
+    assert run_list.others(tmp_path / "a", run.stated(first)) == ("b",)
+    assert "a copy of a run went on by itself" in run_list.together(tmp_path / run_list.NAME, stated)["why"]
+
+
+@pytest.mark.parametrize("lineage", [None, 5, [{}], [[1], "x"], {}, []])
+def test_a_damaged_lineage_counts_as_a_run(tmp_path, lineage):
+    line = {**OTHER, "dataset_name": "patients", "lineage": lineage}
+    (tmp_path / run_list.NAME).write_text(json.dumps(line) + "\n")
+    mine = {"name": "patients", "id": "0", "process": "p"}
+    assert run_list.others(tmp_path / "mine", mine) == ("other",)
+    assert run_list.together(tmp_path / run_list.NAME, mine)["epsilon"] is not None
 
 
 def test_a_line_that_cannot_be_read_counts(settings, table):

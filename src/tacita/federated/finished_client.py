@@ -76,7 +76,7 @@ def finish_client(
         said: dict[str, Any] = {"about": dict(about or {})}
         if dataset_name is not None:
             listed = ListedRun(dataset_name, str(folder), settings.epsilon, settings.delta, "replace_one", UNIT)
-            listed.record(run.randomness)
+            run.record(listed)
             said["dataset"] = listed.stated(run.randomness)
 
         def make_statement(hashes: dict[str, str]) -> Statement:
@@ -98,4 +98,5 @@ def finish_client(
             )
 
         publish(ledger, make_statement)
+    run.finish()
     return tidied(place)

@@ -198,9 +198,8 @@ class ReleaseGate:
                 "noise of those before, so none may be made anew. Load the last checkpoint."
             )
         self._keep_noise(position)
-        moved = self._randomness.generation < generation
         self.advance_key(generation)
-        if self._must_resume or moved:  # after the key has moved on, which leaves earlier changes of it behind
+        if self._must_resume:  # after the key has moved on, which leaves earlier changes of it behind
             self._randomness.renew(self._name, self.session.last_query + 1)
         self._position, self._state = position, state
         if self._randomness.generation > generation:
@@ -250,6 +249,7 @@ class ReleaseGate:
                 if not session.opened:
                     session.open()
                 self._reservations.prepare(query)
+        self._randomness.write_back()  # where a key is that nobody has written yet
         self._randomness.mark_drawn(self._name)  # even if the sampler draws nothing, the noise is drawn
         return query
 

@@ -11,7 +11,7 @@ A process may be killed between any two of them, and the same call takes the run
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tacita._files import replace_durably
 from tacita.accounting import NeighboringRelation
@@ -21,6 +21,9 @@ from tacita.random import Randomness
 from tacita.runs.folder import RunFolder
 from tacita.runs.run_facts import run_id
 from tacita.runs.sealed_run import STATEMENT, SealedRun
+
+if TYPE_CHECKING:
+    from tacita.runs.run_list import ListedRun
 
 
 class RunLifecycle:
@@ -47,6 +50,7 @@ class RunLifecycle:
         self.folder, self.randomness = folder, randomness
         self.resumed, self.sealed = resumed, sealed
         self._argument = argument
+        self._listed: ListedRun | None = None
 
     @classmethod
     def start(
@@ -172,6 +176,11 @@ class RunLifecycle:
             )
         return tag
 
+    def record(self, listed: "ListedRun") -> None:
+        """Add the run to the list of the runs on its data; once it is sealed, as a finished one."""
+        listed.record(self.randomness)
+        self._listed = listed
+
     def sealed_run(self) -> SealedRun:
         """Return the files of the run that was found sealed, none of which was changed since.
 
@@ -186,6 +195,8 @@ class RunLifecycle:
 
     def finish(self) -> None:
         """Remove what is private, the key last. Call it when the ledger is closed."""
+        if self._listed is not None:
+            self._listed.record(self.randomness, finished=True)
         if self.folder is not None:
             self.folder.finish()
 

@@ -53,7 +53,7 @@ class ListedRun:
         check_name(self.dataset_name, self.output)
 
     def record(self, randomness: Randomness, *, finished: bool = False) -> None:
-        """Add the run to the list, as this process has it; ``finished`` when its statement is made."""
+        """Add the run to the list, as this process has it; once it is sealed, ``finished``."""
         randomness.write_back()  # else the next process would not know of this one
         line = {
             "dataset_name": self.dataset_name,
@@ -81,8 +81,7 @@ class ListedRun:
                 lock.release()
 
     def stated(self, randomness: Randomness) -> dict[str, Any]:
-        """Add the finished run to the list, and return what its statement says about it."""
-        self.record(randomness, finished=True)
+        """Return what the run's statement says about the list."""
         own = {"id": run_id(randomness), "process": randomness.lineage[-1]}
         found = {"name": self.dataset_name, **own, "list": NAME}
         return {
@@ -149,15 +148,20 @@ def _on_same_data(path: Path, dataset: Mapping[str, Any]) -> list[dict[str, Any]
     except OSError:
         return []
     found = [one for one in lines if one.get("dataset_name", dataset["name"]) == dataset["name"]]
-    taken_up = {name for one in found for name in one.get("lineage", ())[:-1]}
+    taken_up = {name for one in found for name in _lineage(one)[:-1]}
     last, unreadable = {}, []
     for one in found:
-        name = one["process"] = (one.get("lineage") or [None])[-1]
-        if name is None:
+        if not (lineage := _lineage(one)):
             unreadable.append(one)
-        elif one.get("finished") or name not in taken_up:
-            last[name] = one
+        elif one.get("finished") is True or lineage[-1] not in taken_up:
+            last[lineage[-1]] = {**one, "process": lineage[-1]}
     return [*last.values(), *unreadable]
+
+
+def _lineage(line: Mapping[str, Any]) -> list[str]:
+    """Return the lineage of a line; empty if it has none that can be read."""
+    found = line.get("lineage")
+    return found if isinstance(found, list) and all(isinstance(name, str) for name in found) else []
 
 
 def words(dataset: Mapping[str, Any], other_runs: int, names: Sequence[str] = ()) -> str:

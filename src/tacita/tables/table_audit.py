@@ -122,7 +122,7 @@ def audit_table(
                 f"this spends up to another epsilon {settings.epsilon:g} at delta {settings.delta:g} on the same rows: "
                 "it adds up with what their other runs spent"
             )
-            settings.listed(unit).record(run.randomness)
+            run.record(settings.listed(unit))
             private = RunFolder(output.private, private=output.private, ledger=output.ledger)  # so nothing is published
             task = TableTask(settings, source, plan, private, ledger, run.randomness, say, progress=False)
             audit = _Audit(task, canaries, kind, attack)

@@ -71,7 +71,7 @@ def run_in_folder(
             run.sealed_run()
         else:
             bind_to_input(run, settings, source)
-            settings.listed(unit).record(run.randomness)
+            run.record(settings.listed(unit))
             work(TableTask(settings, source, plan, folder, ledger, run.randomness, say, progress))
     run.finish()
     words = (folder.path / TEXT).read_bytes().decode()

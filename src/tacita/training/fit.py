@@ -317,7 +317,7 @@ def _with_list(
     if dataset_name is None or run.sealed:
         return fields
     listed = ListedRun(dataset_name, *terms)
-    listed.record(run.randomness)
+    run.record(listed)
     return lambda: {**({} if fields is None else fields()), "dataset": listed.stated(run.randomness)}
 
 
