@@ -48,8 +48,8 @@ DELTA = 1e-5
 RELATION: tacita.accounting.NeighboringRelation = "add_or_remove_one"
 TEXTS = {"messages": False, "physical_batch": 64}
 PAIRS = {**TEXTS, "max_tokens": TOKENS, "rank": 8, "batch": 128.0, "epochs": 1.2}
-OPINIONS = {**TEXTS, "max_tokens": 32, "train": "full", "batch": 1024.0, "epochs": 0.35}
-OPINION_RATES = [{"lr": lr} for lr in (3e-3, 6e-3)]
+OPINIONS = {**TEXTS, "max_tokens": 32, "train": "full", "batch": 1024.0, "epochs": 0.7}
+OPINION_RATES = [{"lr": lr} for lr in (6e-3, 1.2e-2)]
 OPINION_PLAIN = [{"lr": lr, "batch": 128.0, "epochs": 0.7} for lr in (1e-3, 3e-3)]
 NO_NOISE = tacita.GaussianMechanism(noise_multiplier=0.0)
 Pair = tuple[str, str]
@@ -219,9 +219,9 @@ class Experiment:
     ) -> float:
         """Train at the rate of the command: without noise, or with as much in a mean gradient as the command has."""
         prepared = opened(self.base, self.settings_of(choice))
-        kept, noise = prepared.kept, NO_NOISE
-        rate, rows = choice.get("batch", self.settings["batch"]) / kept, rows[:kept]
-        steps = math.ceil(prepared.settings.epochs / rate)
+        given, kept, noise = {**self.settings, **choice}, prepared.kept, NO_NOISE
+        rate, rows = given["batch"] / kept, rows[:kept]
+        steps = math.ceil(given["epochs"] / rate)
         sampler = PoissonSampler(sample_rate=rate, num_records=len(rows))
         if epsilon is not None:
             event_at = partial(step_event, sampler.law)
@@ -246,7 +246,7 @@ def e2e(folder: Path) -> Experiment:
 
 
 def sst2(folder: Path) -> Experiment:
-    """A base that has read public texts and public labels, and phrases of other sentences of SST-2."""
+    """A base that has read public texts and labels, and phrases of other sentences of SST-2."""
     base, unlabelled = folder / "sst2", folder / "unlabelled"
     labelled, to_tune, tuned_on, private = dealt_phrases(phrases("train", "sentence"), [0.25, 0.08, 0.03, 0.64])
     if not (base / "model.safetensors").exists():
