@@ -4,10 +4,9 @@
 
 The bases are GPT-2s of two layers of width 64 that this script trains on texts declared public: CoLA, and the first
 20,000 phrases of SST-2 without their labels for E2E; CoLA and the phrases of a quarter of the sentences, with their
-labels as words, for SST-2. Step sizes are chosen on other rows that are declared public. Everything else is
-``tacita finetune`` as it stands, with a score that is bought: LoRA for E2E, all weights for SST-2. FOLDER keeps the
-bases and each figure, and the same command goes on where it was stopped; with all of them it writes docs/finetuning.md.
-It needs transformers and PEFT. The data folder is TACITA_DATA, or ../shared/data beside the repository.
+labels as words, for SST-2. Settings are chosen on other public rows; those of SST-2 are fixed (docs/finetuning.md). The
+rest is ``tacita finetune`` as it stands: LoRA for E2E, all weights for SST-2. FOLDER keeps bases and figures, the same
+command goes on where it was stopped, and with all of them it writes the page. It needs transformers and PEFT.
 """
 
 import argparse
@@ -48,15 +47,12 @@ DELTA = 1e-5
 RELATION: tacita.accounting.NeighboringRelation = "add_or_remove_one"
 TEXTS = {"messages": False, "physical_batch": 64}
 PAIRS = {**TEXTS, "max_tokens": TOKENS, "rank": 8, "batch": 128.0, "epochs": 1.2}
-OPINIONS = {**TEXTS, "max_tokens": 32, "train": "full", "batch": 1024.0, "epochs": 0.7}
-OPINION_RATES = [{"lr": lr} for lr in (6e-3, 1.2e-2)]
-OPINION_PLAIN = [{"lr": lr, "batch": 128.0, "epochs": 0.7} for lr in (1e-3, 3e-3)]
+OPINIONS = {**TEXTS, "max_tokens": 32, "train": "full"}
+OPINION_PRIVATE = {"lr": 1.5e-3, "batch": 4096.0, "epochs": 5.19, "max_grad_norm": 0.3}  # 50 steps
+OPINION_PLAIN = {"lr": 1e-3, "batch": 128.0, "epochs": 0.7}
 NO_NOISE = tacita.GaussianMechanism(noise_multiplier=0.0)
 Pair = tuple[str, str]
 Choice = dict[str, float]
-
-
-# The texts: what is declared public, and what stays private.
 
 
 def phrases(name: str, field: str) -> list[tuple[str, int]]:
@@ -98,9 +94,6 @@ def cola() -> list[str]:
     return [line.split("\t")[3] for line in (DATA / "cola" / "in_domain_train.tsv").read_text().splitlines()]
 
 
-# What is measured of a model.
-
-
 def opened(base: Path, settings: FinetuneSettings) -> Prepared:
     return Prepared.of(Files(base, Path(__file__)), settings)  # any file: its rows are not read here
 
@@ -131,9 +124,6 @@ def percent_wrong(model: Any, prepared: Prepared, pairs: list[Pair]) -> float:
     return 100 * float((right >= wrong).mean())
 
 
-# Training, private and not.
-
-
 def train(prepared: Prepared, lr: float, steps: int, seed: int, *, noise: Any = NO_NOISE, **records: Any) -> None:
     """Train in memory, privately or without noise, where clipping never sets in."""
     oracle = tacita.ClippedGradientOracle(
@@ -158,7 +148,6 @@ def read_texts(folder: Path, texts: list[str], vocabulary: int, steps: int, othe
     """Train a tokenizer on public texts, and a small GPT-2 on the first list of them."""
     made = tokenizers.Tokenizer(tokenizers.models.BPE())
     made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = tokenizers.decoders.ByteLevel()
     letters = tokenizers.pre_tokenizers.ByteLevel.alphabet()
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=vocabulary, initial_alphabet=letters, special_tokens=[END], show_progress=False
@@ -175,11 +164,9 @@ def read_texts(folder: Path, texts: list[str], vocabulary: int, steps: int, othe
     optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3, weight_decay=0.01)
     schedule = warmed_up(optimizer, steps)
     for _ in range(steps):
-        starts = torch.randint(len(ids) - TOKENS, (48,))
-        batch = ids[starts[:, None] + torch.arange(TOKENS)]
-        loss = model(input_ids=batch, labels=batch).loss
+        batch = ids[torch.randint(len(ids) - TOKENS, (48, 1)) + torch.arange(TOKENS)]
         optimizer.zero_grad()
-        loss.backward()
+        model(input_ids=batch, labels=batch).loss.backward()
         optimizer.step()
         schedule.step()
     words.save_pretrained(folder)
@@ -201,10 +188,6 @@ class Experiment:
         given = {**self.settings, "delta": DELTA, "rows": len(self.rows[2]), **choice, **more}
         return FinetuneSettings(epsilon=epsilon, **given)
 
-    def base_score(self) -> float:
-        prepared = opened(self.base, self.settings_of({}))
-        return self.measure(prepared.model, prepared, self.rows[3])
-
     def private_run(self, epsilon: float, choice: Choice, seed: int) -> float:
         """Run the command."""
         with tempfile.TemporaryDirectory() as folder:
@@ -214,9 +197,7 @@ class Experiment:
             model, _ = generation.load(f"{folder}/run", self.base)
             return self.measure(model, Prepared.of(files, settings), self.rows[3])
 
-    def in_memory(
-        self, rows: list[Pair], scored: list[Pair], epsilon: float | None, choice: Choice, seed: int
-    ) -> float:
+    def in_memory(self, rows: list[Pair], test: list[Pair], epsilon: float | None, choice: Choice, seed: int) -> float:
         """Train at the rate of the command: without noise, or with as much in a mean gradient as the command has."""
         prepared = opened(self.base, self.settings_of(choice))
         given, kept, noise = {**self.settings, **choice}, prepared.kept, NO_NOISE
@@ -224,15 +205,11 @@ class Experiment:
         steps = math.ceil(given["epochs"] / rate)
         sampler = PoissonSampler(sample_rate=rate, num_records=len(rows))
         if epsilon is not None:
-            event_at = partial(step_event, sampler.law)
-            multiplier = calibrate(event_at, RELATION, epsilon, DELTA, queries=steps) * len(rows) / kept
-            noise = tacita.GaussianMechanism(noise_multiplier=multiplier)
+            event = partial(GaussianSumEvent, relation=RELATION, sampling=sampler.law, max_contribution=(1.0,))
+            found = calibrate(lambda std: event(noise_std=(std,)), RELATION, epsilon, DELTA, queries=steps)
+            noise = tacita.GaussianMechanism(noise_multiplier=found * len(rows) / kept)
         train(prepared, choice["lr"], steps, seed, noise=noise, dataset=rows_of(prepared, rows), sampler=sampler)
-        return self.measure(prepared.model, prepared, scored)
-
-
-def step_event(law: Any, multiplier: float) -> GaussianSumEvent:
-    return GaussianSumEvent(relation=RELATION, sampling=law, max_contribution=(1.0,), noise_std=(multiplier,))
+        return self.measure(prepared.model, prepared, test)
 
 
 def e2e(folder: Path) -> Experiment:
@@ -248,7 +225,7 @@ def e2e(folder: Path) -> Experiment:
 def sst2(folder: Path) -> Experiment:
     """A base that has read public texts and labels, and phrases of other sentences of SST-2."""
     base, unlabelled = folder / "sst2", folder / "unlabelled"
-    labelled, to_tune, tuned_on, private = dealt_phrases(phrases("train", "sentence"), [0.25, 0.08, 0.03, 0.64])
+    labelled, _, private = dealt_phrases(phrases("train", "sentence"), [0.25, 0.11, 0.64])
     if not (base / "model.safetensors").exists():
         read_texts(unlabelled, [*map("".join, labelled), *cola()], 3072, 250, [])
         given = {"epsilon": 1.0, "delta": DELTA, "rows": len(labelled), "dropout": 0.1}
@@ -260,8 +237,8 @@ def sst2(folder: Path) -> Experiment:
         prepared.encoder.tokenizer.save_pretrained(base)
         prepared.model.save_pretrained(base)
     scored = [opinion(*row) for row in phrases("dev", "content") + phrases("test", "content")]
-    rows = to_tune, tuned_on, private, scored
-    return Experiment(base, rows, OPINIONS, percent_wrong, OPINION_RATES, OPINION_PLAIN)
+    rows = [], [], private, scored  # the settings were chosen before, on the phrases of the second part
+    return Experiment(base, rows, OPINIONS, percent_wrong, [OPINION_PRIVATE], [OPINION_PLAIN])
 
 
 class Log:
@@ -269,8 +246,7 @@ class Log:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        lines = path.read_text().splitlines() if path.exists() else []
-        self.found = dict(json.loads(line) for line in lines)
+        self.found = dict(map(json.loads, path.read_text().splitlines())) if path.exists() else {}
 
     def measured(self, name: str, measure: Callable[[], float]) -> float:
         if name not in self.found:
@@ -281,16 +257,18 @@ class Log:
         return self.found[name]
 
 
-Way = Callable[[Choice, int], float]  # (what was chosen, seed) -> score
+def compared(log: Log, name: str, ways: dict[str, tuple[Any, Any, list[Choice]]]) -> dict[str, list[float]]:
+    """Return the scores of each way by seed, with the choice that its pilot, with another seed, has best.
 
-
-def compared(log: Log, name: str, ways: dict[str, tuple[Way, Way, list[Choice]]]) -> dict[str, list[float]]:
-    """Return the scores of each way by seed, with the choice that its pilot, with another seed, has best."""
-    best = dict[str, Choice]()
+    Pilot and run of a way are functions of a choice and a seed. A single choice needs no pilot.
+    """
+    found, best = {way: list[float]() for way in ways}, {way: choices[0] for way, (_, _, choices) in ways.items()}
     for way, (pilot, _, choices) in ways.items():
-        pilots = [log.measured(f"{name} {way} pilot {choice}", partial(pilot, choice, PILOT)) for choice in choices]
-        best[way] = choices[int(np.argmin(pilots))]
-    found = {way: list[float]() for way in ways}
+        if len(choices) > 1:
+            score = {
+                n: log.measured(f"{name} {way} pilot {c}", partial(pilot, c, PILOT)) for n, c in enumerate(choices)
+            }
+            best[way] = choices[min(score, key=score.__getitem__)]
     for seed in SEEDS:
         for way, (_, run, _) in ways.items():
             found[way].append(log.measured(f"{name} {way} seed {seed}", partial(run, best[way], seed)))
@@ -300,7 +278,8 @@ def compared(log: Log, name: str, ways: dict[str, tuple[Way, Way, list[Choice]]]
 def against_plain(log: Log, own: Experiment) -> dict[str, str]:
     """Return a line of the table: means over seeds, and which share of the plain gain they are."""
     name = own.base.name
-    base = log.measured(f"{name} base", own.base_score)
+    prepared = opened(own.base, own.settings_of({}))
+    base = log.measured(f"{name} base", partial(own.measure, prepared.model, prepared, own.rows[3]))
     plain, final = (partial(own.in_memory, *rows, None) for rows in (own.rows[:2], own.rows[2:]))
     ways: dict[str, Any] = {"not private": (plain, final, own.plain_choices)}
     for epsilon in (8.0, 3.0):
@@ -311,18 +290,10 @@ def against_plain(log: Log, own: Experiment) -> dict[str, str]:
     for way, scores in found.items():
         shares = [(base - score) / (base - plain) for score, plain in zip(scores, found["not private"], strict=True)]
         line[way] = spread(scores) + ("" if way == "not private" else f" ({statistics.mean(shares):.0%})")
-    print(line, flush=True)
     return line
 
 
-# Persons with many texts.
-
-WAYS = {
-    "cap 10": "texts, at most 10",
-    "users 1": "persons, 1 a query",
-    "users 4": "persons, 4 a query",
-    "users 10": "persons, 10 a query",
-}
+WAYS = {"cap 10": "texts, at most 10", **{f"users {n}": f"persons, {n} a query" for n in (1, 4, 10)}}
 PERSONS, READ, QUERIES = 467, 128, 50
 
 
@@ -337,16 +308,14 @@ class Persons:
         self.pairs = [private[row] for row in rows]
 
     def way(self, rows: EncodedTexts, name: str) -> dict[str, Any]:
-        kind, number = name.split()
-        if kind == "cap":
-            records = tacita.cap_units(rows, self.units, int(number), randomness=tacita.Randomness.insecure(0))
-            count = len(records.rows)  # type: ignore[arg-type]
-            sampler: Any = UnitPoissonSampler(
-                sample_rate=READ / count, num_records=count, max_rows_per_unit=int(number)
-            )
+        most = int(name.split()[1])
+        if name.startswith("cap"):
+            records: Any = tacita.cap_units(rows, self.units, most, randomness=tacita.Randomness.insecure(0))
+            count = len(records.rows)
+            sampler: Any = UnitPoissonSampler(sample_rate=READ / count, num_records=count, max_rows_per_unit=most)
             return {"loss_fn": sequence_losses(), "dataset": records, "sampler": sampler}
-        sampler = PoissonSampler(expected_batch_size=READ / int(number), num_records=PERSONS)
-        users = tacita.UserRecords(rows, self.units, int(number))
+        sampler = PoissonSampler(expected_batch_size=READ / most, num_records=PERSONS)
+        users = tacita.UserRecords(rows, self.units, most)
         return {"loss_fn": tacita.mean_over_views(sequence_losses()), "dataset": users, "sampler": sampler}
 
     def run(self, way: str, epsilon: float, pairs: list[Pair], choice: Choice, seed: int) -> float:
@@ -358,16 +327,10 @@ class Persons:
         train(prepared, choice["lr"], QUERIES, seed, noise=noise, max_physical_batch_size=physical, **records)
         return nats(prepared.model, prepared, pairs)
 
-
-def persons_line(log: Log, persons: Persons, epsilon: float) -> dict[str, str]:
-    ways: dict[str, Any] = {}
-    for way in WAYS:
-        pilot, run = (partial(persons.run, way, epsilon, persons.own.rows[part]) for part in (1, 3))
-        ways[way] = (pilot, run, RATES)
-    found = compared(log, f"persons {epsilon:g}", ways)
-    line = {"epsilon": f"{epsilon:g}", **{WAYS[way]: spread(found[way]) for way in WAYS}}
-    print(line, flush=True)
-    return line
+    def line(self, log: Log, epsilon: float) -> dict[str, str]:
+        pilot, final = ({way: partial(self.run, way, epsilon, self.own.rows[part]) for way in WAYS} for part in (1, 3))
+        found = compared(log, f"persons {epsilon:g}", {way: (pilot[way], final[way], RATES) for way in WAYS})
+        return {"epsilon": f"{epsilon:g}", **{WAYS[way]: spread(found[way]) for way in WAYS}}
 
 
 def spread(scores: list[float]) -> str:
@@ -383,14 +346,10 @@ def main() -> None:
     folder.mkdir(exist_ok=True)
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
-    log, lines, rows = Log(folder / "figures.jsonl"), [], []
-    if "e2e" in only:
-        lines.append({"task": "E2E, nats a token", **against_plain(log, e2e(folder))})
-    if "sst2" in only:
-        lines.append({"task": "SST-2, % wrong", **against_plain(log, sst2(folder))})
-    if "persons" in only:
-        persons = Persons(e2e(folder))
-        rows = [persons_line(log, persons, epsilon) for epsilon in (3.0, 8.0)]
+    log, tasks = Log(folder / "figures.jsonl"), {"e2e": e2e, "sst2": sst2}
+    lines = [{"task": task, **against_plain(log, made(folder))} for task, made in tasks.items() if task in only]
+    rows = [Persons(e2e(folder)).line(log, epsilon) for epsilon in (3.0, 8.0) if "persons" in only]
+    print(*lines, *rows, sep="\n")
     if lines and rows:
         write_section(SCRIPT, [*markdown_table(lines), "", *markdown_table(rows)], PAGE)
 
