@@ -346,8 +346,9 @@ def main() -> None:
     folder.mkdir(exist_ok=True)
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
-    log, tasks = Log(folder / "figures.jsonl"), {"e2e": e2e, "sst2": sst2}
-    lines = [{"task": task, **against_plain(log, made(folder))} for task, made in tasks.items() if task in only]
+    log, tasks = Log(folder / "figures.jsonl"), {"E2E, nats a token": e2e, "SST-2, % wrong": sst2}
+    made = {task: make(folder) for task, make in tasks.items() if make.__name__ in only}
+    lines = [{"task": task, **against_plain(log, own)} for task, own in made.items()]
     rows = [Persons(e2e(folder)).line(log, epsilon) for epsilon in (3.0, 8.0) if "persons" in only]
     print(*lines, *rows, sep="\n")
     if lines and rows:
