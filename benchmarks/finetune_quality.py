@@ -2,22 +2,25 @@
 
     python benchmarks/finetune_quality.py FOLDER [--only e2e]
 
-The base is a GPT-2 of two layers of width 64 that this script trains on texts declared public: CoLA, and the first
-20,000 phrases of SST-2 without their labels. Step sizes are chosen on other rows that are declared public. Everything
-else is ``tacita finetune`` as it stands: LoRA, and a score that is bought. FOLDER keeps the base and each figure, and
-the same command goes on where it was stopped; with all of them it writes docs/finetuning.md. It needs transformers and
-PEFT. The data folder is TACITA_DATA, or ../shared/data beside the repository.
+The bases are GPT-2s of two layers of width 64 that this script trains on texts declared public: CoLA, and the first
+20,000 phrases of SST-2 without their labels for E2E; CoLA and the phrases of a quarter of the sentences, with their
+labels as words, for SST-2. Settings are chosen on other public rows; those of SST-2 are fixed (docs/finetuning.md). The
+rest is ``tacita finetune`` as it stands: LoRA for E2E, all weights for SST-2. FOLDER keeps bases and figures, the same
+command goes on where it was stopped, and with all of them it writes the page. It needs transformers and PEFT.
 """
 
 import argparse
 import csv
 import gzip
 import json
+import math
 import re
 import statistics
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,7 @@ from results import DATA, ROOT, markdown_table, write_section
 from users import dealt, sizes
 
 import tacita
+from tacita.accounting import GaussianSumEvent, calibrate
 from tacita.finetune import EncodedTexts, generation, read_records, sequence_losses
 from tacita.finetune.losses import scored_losses
 from tacita.finetune.settings import Files, FinetuneSettings
@@ -36,21 +40,40 @@ from tacita.finetune.text_run import Prepared, finetune, warmed_up
 from tacita.sampling import PoissonSampler, UnitPoissonSampler
 
 SCRIPT, PAGE = "benchmarks/finetune_quality.py", ROOT / "docs" / "finetuning.md"
-END, VOCABULARY, TOKENS, WIDTH = "<|end|>", 1024, 96, 64
-PRETRAINING = {"steps": 1000, "batch": 48, "lr": 4e-3}
+END, TOKENS, WIDTH = "<|end|>", 96, 64
 SEEDS, PILOT = range(5), 1000
-RATES = (4e-3, 1.2e-2, 3.6e-2)
+RATES = [{"lr": lr} for lr in (4e-3, 1.2e-2, 3.6e-2)]
 DELTA = 1e-5
+RELATION: tacita.accounting.NeighboringRelation = "add_or_remove_one"
+TEXTS = {"messages": False, "physical_batch": 64}
+PAIRS = {**TEXTS, "max_tokens": TOKENS, "rank": 8, "batch": 128.0, "epochs": 1.2}
+OPINIONS = {**TEXTS, "max_tokens": 32, "train": "full"}
+OPINION_PRIVATE = {"lr": 1.5e-3, "batch": 4096.0, "epochs": 5.19, "max_grad_norm": 0.3}  # 50 steps
+OPINION_PLAIN = {"lr": 1e-3, "batch": 128.0, "epochs": 0.7}
+NO_NOISE = tacita.GaussianMechanism(noise_multiplier=0.0)
 Pair = tuple[str, str]
-
-
-# The texts: what is declared public, and what stays private.
+Choice = dict[str, float]
 
 
 def phrases(name: str, field: str) -> list[tuple[str, int]]:
     with gzip.open(DATA / "sst2" / f"{name}.tsv.gz", "rt", encoding="utf-8") as file:
         rows = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
         return [(row[field].strip(), int(row["label"])) for row in rows]
+
+
+def dealt_phrases(rows: list[tuple[str, int]], shares: list[float]) -> list[list[Pair]]:
+    """Deal the sentences, which are the texts that are part of no other one, and to each part all of their phrases.
+
+    Phrases of sentences in several parts are left out.
+    """
+    parts = {text: set[int]() for text, _ in rows}
+    dealt_to = np.random.default_rng(0).choice(len(shares), len(parts), p=shares)
+    for part, sentence in zip(dealt_to, sorted(parts, key=len, reverse=True), strict=True):
+        if not parts[sentence]:
+            words = sentence.split()
+            for i, j in combinations(range(len(words) + 1), 2):
+                parts.get(" ".join(words[i:j]), set()).add(int(part))
+    return [[opinion(*row) for row in rows if parts[row[0]] == {part}] for part in range(len(shares))]
 
 
 def restaurants(name: str) -> list[Pair]:
@@ -62,68 +85,17 @@ def opinion(text: str, label: int) -> Pair:
     return f"{text}\n It was", (" bad", " good")[label]
 
 
-def write(path: Path, pairs: list[Pair], who: list[int] | None = None) -> Path:
-    lines = [{"prompt": prompt, "completion": said} for prompt, said in pairs]
-    if who is not None:
-        lines = [line | {"who": person} for line, person in zip(lines, who, strict=True)]
-    path.write_text("\n".join(map(json.dumps, lines)))
+def write(path: Path, pairs: list[Pair]) -> Path:
+    path.write_text("\n".join(json.dumps({"prompt": prompt, "completion": said}) for prompt, said in pairs))
     return path
 
 
-class Texts:
-    """Private rows, public ones to tune on, and rows to score on, of each task; and the public texts of the base."""
-
-    def __init__(self) -> None:
-        train, test = phrases("train", "sentence"), restaurants("testset_w_refs")
-        cola = (DATA / "cola" / "in_domain_train.tsv").read_text().splitlines()
-        self.public = [text for text, _ in train[:20_000]] + [line.split("\t")[3] for line in cola]
-        self.public_pairs = test[:1600]
-        opinions = [opinion(*row) for row in train[20_000:]]
-        scored = [opinion(*row) for row in phrases("dev", "content") + phrases("test", "content")]
-        self.tasks = {
-            "e2e": (restaurants("devset"), (test[:1200], test[1200:1400]), test[1600:2100]),
-            "sst2": (opinions[6000:], (opinions[:5000], opinions[5000:5600]), scored[::2]),
-        }
+def cola() -> list[str]:
+    return [line.split("\t")[3] for line in (DATA / "cola" / "in_domain_train.tsv").read_text().splitlines()]
 
 
-# The base, and what is measured of a model.
-
-
-def make_base(folder: Path, texts: Texts) -> None:
-    """Train a tokenizer and a small GPT-2 on the public texts."""
-    if (folder / "model.safetensors").exists():
-        return
-    made = tokenizers.Tokenizer(tokenizers.models.BPE())
-    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = tokenizers.decoders.ByteLevel()
-    letters = tokenizers.pre_tokenizers.ByteLevel.alphabet()
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=VOCABULARY, initial_alphabet=letters, special_tokens=[END], show_progress=False
-    )
-    made.train_from_iterator([*texts.public, *map("".join, texts.public_pairs)], trainer)
-    words = transformers.PreTrainedTokenizerFast(tokenizer_object=made, eos_token=END)
-    torch.manual_seed(0)
-    config = transformers.GPT2Config(
-        vocab_size=len(words), n_positions=TOKENS, n_embd=WIDTH, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0,
-        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
-    )  # fmt: skip
-    model: Any = transformers.GPT2LMHeadModel(config)
-    ends = [words.eos_token_id]
-    ids = torch.tensor([token for own in words(texts.public)["input_ids"] for token in own + ends])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=PRETRAINING["lr"], weight_decay=0.01)
-    schedule = warmed_up(optimizer, PRETRAINING["steps"])
-    for step in range(PRETRAINING["steps"]):
-        starts = torch.randint(len(ids) - TOKENS, (PRETRAINING["batch"],))
-        batch = ids[starts[:, None] + torch.arange(TOKENS)]
-        loss = model(input_ids=batch, labels=batch).loss
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-        if step % 250 == 0:
-            print("base", step, round(loss.item(), 3), flush=True)
-    words.save_pretrained(folder)
-    model.save_pretrained(folder)
+def opened(base: Path, settings: FinetuneSettings) -> Prepared:
+    return Prepared.of(Files(base, Path(__file__)), settings)  # any file: its rows are not read here
 
 
 def rows_of(prepared: Prepared, pairs: list[Pair]) -> EncodedTexts:
@@ -145,64 +117,128 @@ def nats(model: Any, prepared: Prepared, pairs: list[Pair]) -> float:
     return float(losses(model, rows_of(prepared, pairs)).mean())
 
 
-def percent_right(model: Any, prepared: Prepared, pairs: list[Pair]) -> float:
-    """Return how often the right one of the two completions is the likelier one, in percent."""
+def percent_wrong(model: Any, prepared: Prepared, pairs: list[Pair]) -> float:
+    """Return how often the wrong one of the two completions is the likelier one, in percent."""
     other = {" bad": " good", " good": " bad"}
     right, wrong = (losses(model, rows_of(prepared, some)) for some in (pairs, [(a, other[b]) for a, b in pairs]))
-    return 100 * float((right < wrong).mean())
+    return 100 * float((right >= wrong).mean())
 
 
-# Training, private and not.
+def train(prepared: Prepared, lr: float, steps: int, seed: int, *, noise: Any = NO_NOISE, **records: Any) -> None:
+    """Train in memory, privately or without noise, where clipping never sets in."""
+    oracle = tacita.ClippedGradientOracle(
+        prepared.model,
+        **{"loss_fn": sequence_losses(), "max_physical_batch_size": 64, **records},
+        ledger=tacita.Ledger(neighboring_relation=RELATION, privacy_unit="one record"),
+        clipper=tacita.FlatClipper(max_grad_norm=1e6 if noise == NO_NOISE else prepared.settings.max_grad_norm),
+        mechanism=noise,
+        planned_queries=steps,
+        randomness=tacita.Randomness.insecure(seed),
+    )
+    trained = [p for p in prepared.model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=lr, weight_decay=0.0)
+    schedule = warmed_up(optimizer, steps)
+    for _ in range(steps):
+        oracle.backward()
+        optimizer.step()
+        schedule.step()
 
 
+def read_texts(folder: Path, texts: list[str], vocabulary: int, steps: int, others: list[str]) -> None:
+    """Train a tokenizer on public texts, and a small GPT-2 on the first list of them."""
+    made = tokenizers.Tokenizer(tokenizers.models.BPE())
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    letters = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=vocabulary, initial_alphabet=letters, special_tokens=[END], show_progress=False
+    )
+    made.train_from_iterator([*texts, *others], trainer)
+    words = transformers.PreTrainedTokenizerFast(tokenizer_object=made, eos_token=END)
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=len(words), n_positions=TOKENS, n_embd=WIDTH, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0,
+        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+    )  # fmt: skip
+    model: Any = transformers.GPT2LMHeadModel(config)
+    ids = torch.tensor([token for own in words(texts)["input_ids"] for token in [*own, 0]])  # 0 is END
+    optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3, weight_decay=0.01)
+    schedule = warmed_up(optimizer, steps)
+    for _ in range(steps):
+        batch = ids[torch.randint(len(ids) - TOKENS, (48, 1)) + torch.arange(TOKENS)]
+        optimizer.zero_grad()
+        model(input_ids=batch, labels=batch).loss.backward()
+        optimizer.step()
+        schedule.step()
+    words.save_pretrained(folder)
+    model.save_pretrained(folder)
+
+
+@dataclass(frozen=True)
 class Experiment:
-    """One task: its rows, its settings, and what is measured."""
+    """One task: its base, its four lots of rows, its settings, what is measured, and what its pilots choose from."""
 
-    def __init__(self, folder: Path, name: str, words: str, texts: Texts, measure: Callable, **settings: Any) -> None:
-        self.folder, self.name, self.words, self.measure, self.settings = folder, name, words, measure, settings
-        self.private, (self.to_tune, self.tuned_on), self.scored = texts.tasks[name]
+    base: Path
+    rows: tuple[list[Pair], ...]  # public to tune on and to compare on, private, test
+    settings: dict[str, Any]
+    measure: Callable[[Any, Prepared, list[Pair]], float]
+    choices: list[Choice]
+    plain_choices: list[Choice]
 
-    def private_run(self, epsilon: float, lr: float, seed: int, pilot: bool) -> float:
-        rows = self.to_tune if pilot else self.private
-        given = dict(self.settings)
-        given["batch"] *= len(rows) / len(self.private)
-        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
-            data = write(Path(folder) / "d.jsonl", rows)
-            settings = FinetuneSettings(
-                epsilon=epsilon, delta=DELTA, rows=len(rows), lr=lr, output=f"{folder}/run", seed=seed, **given
-            )
-            finetune(Files(self.folder / "base", data), settings)
-            model, _ = generation.load(f"{folder}/run")
-            prepared = Prepared.of(Files(self.folder / "base", data), settings)
-            return self.measure(model, prepared, self.tuned_on if pilot else self.scored)
+    def settings_of(self, choice: Choice, epsilon: float = 1.0, **more: Any) -> FinetuneSettings:
+        given = {**self.settings, "delta": DELTA, "rows": len(self.rows[2]), **choice, **more}
+        return FinetuneSettings(epsilon=epsilon, **given)
 
-    def plain_run(self, lr: float, seed: int, pilot: bool) -> float:
-        """Train the same adapter on the same expected batches as often, without clipping and noise."""
-        rows = self.to_tune if pilot else self.private
-        files = Files(self.folder / "base", Path("none"))
-        settings = FinetuneSettings(epsilon=1.0, delta=DELTA, rows=len(self.private), output="none", **self.settings)
-        prepared = Prepared.of(files, settings)
-        kept = round((1 - settings.holdout) * len(rows))
-        encoded, generator = rows_of(prepared, rows[:kept]), np.random.default_rng(seed)
-        rate = self.settings["batch"] / round((1 - settings.holdout) * len(self.private))
-        steps = int(np.ceil(settings.epochs / rate))
-        loss_fn = sequence_losses()
-        trained = [p for p in prepared.model.parameters() if p.requires_grad]
-        optimizer = torch.optim.AdamW(trained, lr=lr, weight_decay=0.0)
-        schedule = warmed_up(optimizer, steps)
-        for _ in range(steps):
-            drawn = np.flatnonzero(generator.random(kept) < rate)
-            optimizer.zero_grad()
-            for part in np.array_split(drawn, max(1, -(-len(drawn) // 64))):
-                (loss_fn(prepared.model, encoded.fetch(part, 0)).sum() / len(drawn)).backward()
-            optimizer.step()
-            schedule.step()
-        return self.measure(prepared.model, prepared, self.tuned_on if pilot else self.scored)
+    def private_run(self, epsilon: float, choice: Choice, seed: int) -> float:
+        """Run the command."""
+        with tempfile.TemporaryDirectory() as folder:
+            files = Files(self.base, write(Path(folder) / "d.jsonl", self.rows[2]))
+            settings = self.settings_of(choice, epsilon, output=f"{folder}/run", seed=seed)
+            finetune(files, settings)
+            model, _ = generation.load(f"{folder}/run", self.base)
+            return self.measure(model, Prepared.of(files, settings), self.rows[3])
 
-    def base_score(self) -> float:
-        settings = FinetuneSettings(epsilon=1.0, delta=DELTA, rows=len(self.private), output="none", **self.settings)
-        prepared = Prepared.of(Files(self.folder / "base", Path("none")), settings)
-        return self.measure(prepared.model, prepared, self.scored)
+    def in_memory(self, rows: list[Pair], test: list[Pair], epsilon: float | None, choice: Choice, seed: int) -> float:
+        """Train at the rate of the command: without noise, or with as much in a mean gradient as the command has."""
+        prepared = opened(self.base, self.settings_of(choice))
+        given, kept, noise = {**self.settings, **choice}, prepared.kept, NO_NOISE
+        rate, rows = given["batch"] / kept, rows[:kept]
+        steps = math.ceil(given["epochs"] / rate)
+        sampler = PoissonSampler(sample_rate=rate, num_records=len(rows))
+        if epsilon is not None:
+            event = partial(GaussianSumEvent, relation=RELATION, sampling=sampler.law, max_contribution=(1.0,))
+            found = calibrate(lambda std: event(noise_std=(std,)), RELATION, epsilon, DELTA, queries=steps)
+            noise = tacita.GaussianMechanism(noise_multiplier=found * len(rows) / kept)
+        train(prepared, choice["lr"], steps, seed, noise=noise, dataset=rows_of(prepared, rows), sampler=sampler)
+        return self.measure(prepared.model, prepared, test)
+
+
+def e2e(folder: Path) -> Experiment:
+    """A base that has read public texts, and pairs of E2E."""
+    base, pairs = folder / "e2e", restaurants("testset_w_refs")
+    if not (base / "model.safetensors").exists():
+        texts = [text for text, _ in phrases("train", "sentence")[:20_000]] + cola()
+        read_texts(base, texts, 1024, 1000, list(map("".join, pairs[:1600])))
+    rows = pairs[:1200], pairs[1200:1400], restaurants("devset"), pairs[1600:2100]
+    return Experiment(base, rows, PAIRS, nats, RATES, RATES)
+
+
+def sst2(folder: Path) -> Experiment:
+    """A base that has read public texts and labels, and phrases of other sentences of SST-2."""
+    base, unlabelled = folder / "sst2", folder / "unlabelled"
+    labelled, _, private = dealt_phrases(phrases("train", "sentence"), [0.25, 0.11, 0.64])
+    if not (base / "model.safetensors").exists():
+        read_texts(unlabelled, [*map("".join, labelled), *cola()], 3072, 250, [])
+        given = {"epsilon": 1.0, "delta": DELTA, "rows": len(labelled), "dropout": 0.1}
+        prepared: Any = opened(unlabelled, FinetuneSettings(**given, **OPINIONS))
+        prepared.model.train()  # so that dropout is on
+        sampler = PoissonSampler(expected_batch_size=64, num_records=len(labelled))
+        rows, steps = rows_of(prepared, labelled), 2 * len(labelled) // 64
+        train(prepared, 2e-3, steps, 0, dataset=rows, sampler=sampler)
+        prepared.encoder.tokenizer.save_pretrained(base)
+        prepared.model.save_pretrained(base)
+    scored = [opinion(*row) for row in phrases("dev", "content") + phrases("test", "content")]
+    rows = [], [], private, scored  # the settings were chosen before, on the phrases of the second part
+    return Experiment(base, rows, OPINIONS, percent_wrong, [OPINION_PRIVATE], [OPINION_PLAIN])
 
 
 class Log:
@@ -210,8 +246,7 @@ class Log:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        lines = path.read_text().splitlines() if path.exists() else []
-        self.found = dict(json.loads(line) for line in lines)
+        self.found = dict(map(json.loads, path.read_text().splitlines())) if path.exists() else {}
 
     def measured(self, name: str, measure: Callable[[], float]) -> float:
         if name not in self.found:
@@ -222,98 +257,84 @@ class Log:
         return self.found[name]
 
 
-Way = Callable[[float, int, bool], float]  # (step size, seed, whether it is a pilot) -> score
+def compared(log: Log, name: str, ways: dict[str, tuple[Any, Any, list[Choice]]]) -> dict[str, list[float]]:
+    """Return the scores of each way by seed, with the choice that its pilot, with another seed, has best.
 
-
-def compared(log: Log, name: str, ways: dict[str, Way], *, lower: bool) -> dict[str, list[float]]:
-    """Return the scores of each way by seed, at the step size that is best on public rows with another seed."""
-    best = dict[str, float]()
-    for way, run in ways.items():
-        pilots = {lr: log.measured(f"{name} {way} pilot {lr}", partial(run, lr, PILOT, True)) for lr in RATES}
-        best[way] = (min if lower else max)(pilots, key=lambda lr: pilots[lr])
-    found = {way: list[float]() for way in ways}
+    Pilot and run of a way are functions of a choice and a seed. A single choice needs no pilot.
+    """
+    found, best = {way: list[float]() for way in ways}, {way: choices[0] for way, (_, _, choices) in ways.items()}
+    for way, (pilot, _, choices) in ways.items():
+        if len(choices) > 1:
+            score = {
+                n: log.measured(f"{name} {way} pilot {c}", partial(pilot, c, PILOT)) for n, c in enumerate(choices)
+            }
+            best[way] = choices[min(score, key=score.__getitem__)]
     for seed in SEEDS:
-        for way, run in ways.items():
-            found[way].append(log.measured(f"{name} {way} seed {seed}", partial(run, best[way], seed, False)))
+        for way, (_, run, _) in ways.items():
+            found[way].append(log.measured(f"{name} {way} seed {seed}", partial(run, best[way], seed)))
     return found
 
 
-def against_plain(log: Log, own: Experiment, *, lower: bool) -> dict[str, str]:
+def against_plain(log: Log, own: Experiment) -> dict[str, str]:
     """Return a line of the table: means over seeds, and which share of the plain gain they are."""
-    ways = {f"epsilon {epsilon:g}": partial(own.private_run, epsilon) for epsilon in (8.0, 3.0)}
-    base = log.measured(f"{own.name} base", own.base_score)
-    found = compared(log, own.name, {"not private": own.plain_run, **ways}, lower=lower)
-    line = {"task": own.words, "base": f"{base:.3g}"}
+    name = own.base.name
+    prepared = opened(own.base, own.settings_of({}))
+    base = log.measured(f"{name} base", partial(own.measure, prepared.model, prepared, own.rows[3]))
+    plain, final = (partial(own.in_memory, *rows, None) for rows in (own.rows[:2], own.rows[2:]))
+    ways: dict[str, Any] = {"not private": (plain, final, own.plain_choices)}
+    for epsilon in (8.0, 3.0):
+        pilot = partial(own.in_memory, *own.rows[:2], epsilon)
+        ways[f"epsilon {epsilon:g}"] = (pilot, partial(own.private_run, epsilon), own.choices)
+    found = compared(log, name, ways)
+    line = {"base": f"{base:.3g}"}
     for way, scores in found.items():
         shares = [(base - score) / (base - plain) for score, plain in zip(scores, found["not private"], strict=True)]
-        line[way] = f"{spread(scores, 2)}" + (f" ({statistics.mean(shares):.0%})" if way in ways else "")
-    print(line, flush=True)
+        line[way] = spread(scores) + ("" if way == "not private" else f" ({statistics.mean(shares):.0%})")
     return line
 
 
-# Persons with many texts.
-
-PERSONS, EPSILONS = 467, (3.0, 8.0)
-WAYS = {
-    "cap 10": "texts, at most 10",
-    "users 1": "persons, 1 a query",
-    "users 4": "persons, 4 a query",
-    "users 10": "persons, 10 a query",
-}
-READ, QUERIES = 128, 50
+WAYS = {"cap 10": "texts, at most 10", **{f"users {n}": f"persons, {n} a query" for n in (1, 4, 10)}}
+PERSONS, READ, QUERIES = 467, 128, 50
 
 
 class Persons:
     """The private pairs of E2E, about ten a person, each of whom prefers some kinds of food."""
 
-    def __init__(self, folder: Path, texts: Texts, settings: dict[str, Any]) -> None:
-        self.folder, self.given = folder, {**settings, "holdout": 0.0}
-        private, (_, self.tuned_on), self.scored = texts.tasks["e2e"]
+    def __init__(self, own: Experiment) -> None:
+        self.own, private = own, own.rows[2]
         generator = np.random.default_rng(0)
         food = np.array([re.findall(r"food\[(.*?)\]", prompt + "food[]")[0] for prompt, _ in private])
         rows, self.units = dealt(food, sizes(False, generator, users=PERSONS, rows=4600), generator)
         self.pairs = [private[row] for row in rows]
 
     def way(self, rows: EncodedTexts, name: str) -> dict[str, Any]:
-        kind, number = name.split()
-        if kind == "cap":
-            records = tacita.cap_units(rows, self.units, int(number), randomness=tacita.Randomness.insecure(0))
-            count = len(records.rows)  # type: ignore[arg-type]
-            sampler: Any = UnitPoissonSampler(
-                sample_rate=READ / count, num_records=count, max_rows_per_unit=int(number)
-            )
+        most = int(name.split()[1])
+        if name.startswith("cap"):
+            records: Any = tacita.cap_units(rows, self.units, most, randomness=tacita.Randomness.insecure(0))
+            count = len(records.rows)
+            sampler: Any = UnitPoissonSampler(sample_rate=READ / count, num_records=count, max_rows_per_unit=most)
             return {"loss_fn": sequence_losses(), "dataset": records, "sampler": sampler}
-        sampler = PoissonSampler(expected_batch_size=READ / int(number), num_records=PERSONS)
-        users = tacita.UserRecords(rows, self.units, int(number))
+        sampler = PoissonSampler(expected_batch_size=READ / most, num_records=PERSONS)
+        users = tacita.UserRecords(rows, self.units, most)
         return {"loss_fn": tacita.mean_over_views(sequence_losses()), "dataset": users, "sampler": sampler}
 
-    def run(self, way: str, epsilon: float, lr: float, seed: int, pilot: bool) -> float:
-        """Train; pilots are scored on public rows, but train on the persons: step sizes alone are compared."""
-        settings = FinetuneSettings(epsilon=epsilon, delta=DELTA, rows=PERSONS, output="none", **self.given)
-        prepared = Prepared.of(Files(self.folder / "base", Path("none")), settings)
-        oracle = tacita.ClippedGradientOracle(
-            prepared.model,
-            **self.way(rows_of(prepared, self.pairs), way),
-            ledger=tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one person"),
-            clipper=tacita.FlatClipper(max_grad_norm=settings.max_grad_norm),
-            mechanism=tacita.CalibratedGaussian(target_epsilon=epsilon, target_delta=DELTA),
-            planned_queries=QUERIES,
-            max_physical_batch_size=64 if way.startswith("cap") else max(64 // int(way.split()[1]), 1),
-            randomness=tacita.Randomness.insecure(seed),
-        )
-        trained = [p for p in prepared.model.parameters() if p.requires_grad]
-        optimizer = torch.optim.AdamW(trained, lr=lr, weight_decay=0.0)
-        schedule = warmed_up(optimizer, QUERIES)
-        for _ in range(QUERIES):
-            oracle.backward()
-            optimizer.step()
-            schedule.step()
-        pairs = self.tuned_on if pilot else self.scored
+    def run(self, way: str, epsilon: float, pairs: list[Pair], choice: Choice, seed: int) -> float:
+        """Train, and measure on pairs; a pilot trains on the persons, too: step sizes alone are compared."""
+        prepared = opened(self.own.base, self.own.settings_of(choice, epsilon, rows=PERSONS, holdout=0.0))
+        records = self.way(rows_of(prepared, self.pairs), way)
+        physical = 64 if way.startswith("cap") else max(64 // int(way.split()[1]), 1)
+        noise = tacita.CalibratedGaussian(target_epsilon=epsilon, target_delta=DELTA)
+        train(prepared, choice["lr"], QUERIES, seed, noise=noise, max_physical_batch_size=physical, **records)
         return nats(prepared.model, prepared, pairs)
 
+    def line(self, log: Log, epsilon: float) -> dict[str, str]:
+        pilot, final = ({way: partial(self.run, way, epsilon, self.own.rows[part]) for way in WAYS} for part in (1, 3))
+        found = compared(log, f"persons {epsilon:g}", {way: (pilot[way], final[way], RATES) for way in WAYS})
+        return {"epsilon": f"{epsilon:g}", **{WAYS[way]: spread(found[way]) for way in WAYS}}
 
-def spread(scores: list[float], digits: int) -> str:
-    return f"{statistics.mean(scores):.{digits}f} +- {statistics.stdev(scores):.{digits}f}"
+
+def spread(scores: list[float]) -> str:
+    return f"{statistics.mean(scores):.2f} +- {statistics.stdev(scores):.2f}"
 
 
 def main() -> None:
@@ -325,24 +346,11 @@ def main() -> None:
     folder.mkdir(exist_ok=True)
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
-    texts = Texts()
-    make_base(folder / "base", texts)
-    log, lines, rows = Log(folder / "figures.jsonl"), [], []
-    short = {"messages": False, "max_tokens": 40, "rank": 8, "batch": 256.0, "epochs": 0.35, "physical_batch": 64}
-    long = {"messages": False, "max_tokens": TOKENS, "rank": 8, "batch": 128.0, "epochs": 1.2, "physical_batch": 64}
-    if "e2e" in only:
-        own = Experiment(folder, "e2e", "E2E, nats a token", texts, nats, **long)
-        lines.append(against_plain(log, own, lower=True))
-    if "sst2" in only:
-        own = Experiment(folder, "sst2", "SST-2, % right", texts, percent_right, **short)
-        lines.append(against_plain(log, own, lower=False))
-    if "persons" in only:
-        persons = Persons(folder, texts, long)
-        for epsilon in EPSILONS:
-            ways = {way: partial(persons.run, way, epsilon) for way in WAYS}
-            found = compared(log, f"persons {epsilon:g}", ways, lower=True)
-            rows.append({"epsilon": f"{epsilon:g}", **{WAYS[way]: spread(found[way], 2) for way in WAYS}})
-            print(rows[-1], flush=True)
+    log, tasks = Log(folder / "figures.jsonl"), {"E2E, nats a token": e2e, "SST-2, % wrong": sst2}
+    made = {task: make(folder) for task, make in tasks.items() if make.__name__ in only}
+    lines = [{"task": task, **against_plain(log, own)} for task, own in made.items()]
+    rows = [Persons(e2e(folder)).line(log, epsilon) for epsilon in (3.0, 8.0) if "persons" in only]
+    print(*lines, *rows, sep="\n")
     if lines and rows:
         write_section(SCRIPT, [*markdown_table(lines), "", *markdown_table(rows)], PAGE)
 
