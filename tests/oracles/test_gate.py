@@ -335,7 +335,8 @@ def test_a_randomness_serves_one_ledger(problem, make_oracle, tmp_path):
 
 def test_a_copied_key_file_draws_other_noise_for_another_ledger(problem, make_oracle, tmp_path):
     tacita.Randomness.system().save(tmp_path / "key")
-    copies = [tacita.Randomness.load(tmp_path / "key") for _ in range(2)]
+    shutil.copy(tmp_path / "key", tmp_path / "copy")
+    copies = [tacita.Randomness.load(tmp_path / name) for name in ("key", "copy")]
     all_rows = {"sampler": tacita.FullBatchSampler(num_records=60)}
     released = [
         make_oracle(randomness=copy, **all_rows).query(trainable(problem[0])).gradient["weight"] for copy in copies

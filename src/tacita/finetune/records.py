@@ -91,7 +91,7 @@ def read_line(line: bytes, unit_field: str | None = None) -> Line:
 
     Example:
         >>> read_line(b'{"prompt": "2 + 2 =", "completion": " 4", "who": 7}', "who")  # doctest: +ELLIPSIS
-        Line(record=TextRecord(form='pair', turns=(Turn(...='2 + 2 ='), Turn(...=' 4'))), unit='7')
+        Line(record=TextRecord(form='pair', turns=(Turn(...='2 + 2 ='), Turn(...=' 4'))), unit='7', why='')
         >>> read_line(b'{"text": 4}').record is None
         True
     """
