@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import tacita
 from tacita.oracles import updates
 from tests.devices import on_each_device
 
@@ -93,6 +94,31 @@ def test_a_plain_backward_adds_nothing_to_a_release(problem, make_oracle, device
     optimizer.zero_grad()
     loss_fn(model, data).mean().backward()
     assert model.weight.grad.abs().sum() > 0
+
+
+def test_a_plain_backward_adds_nothing_after_the_model_has_moved_either(problem):
+    """Autograd adds up elsewhere then."""
+    model, (x, y) = torch.nn.Linear(4, 1), problem[2]
+
+    def loss_fn(model, batch):
+        return (model(batch[0].to(model.weight.dtype)).squeeze(1) - batch[1]).square()
+
+    oracle = tacita.ClippedGradientOracle(
+        model,
+        loss_fn,
+        (x, y),
+        ledger=tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row"),
+        sampler=tacita.FullBatchSampler(num_records=60),
+        clipper=tacita.FlatClipper(max_grad_norm=1.0),
+        mechanism=tacita.GaussianMechanism(noise_multiplier=1.0),
+        planned_queries=2,
+    )
+    oracle.backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    model.double()
+    oracle.backward()
+    with pytest.raises(RuntimeError, match=r"delete loss\.backward\(\)"):
+        loss_fn(model, (x, y)).mean().backward()
 
 
 def test_gradients_that_were_there_before_the_first_release_are_not_added_to(problem, make_oracle, device):

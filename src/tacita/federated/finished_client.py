@@ -97,6 +97,6 @@ def finish_client(
                 not_anonymised=list(NOT_ANONYMISED),
             )
 
-        publish(ledger, make_statement)
+        words = publish(ledger, make_statement)
     run.finish()
-    return tidied(place)
+    return words.text

@@ -92,7 +92,7 @@ class ReleaseGate:
         self._name = randomness.claim(session.id, ledger=session.ledger, resumed=session.opened)
         self.coins = QueryCoins(randomness, self._name)
         if not session.opened:
-            randomness.renew(self._name, 0)  # a session that was begun waits for its checkpoint
+            randomness.renew(self._name, 0)  # of one that was opened, numbers may have to be redone: see resume()
         randomness.session_key(self._name)  # before any ratchet, so that a resumed run derives the same
         self.assigned_rows = 0  # how many rows have their batches for the whole session
         self._lags = mechanism.lags if isinstance(mechanism, Mechanism) else 0
@@ -138,7 +138,7 @@ class ReleaseGate:
         return self._randomness.session_key(self._name)
 
     def query_stream(self, purpose: str, query: int, *labels: str) -> Stream:
-        """Return the stream named by ``labels`` for the draws of a query for this purpose."""
+        """Return the stream for a purpose of a query; ``labels`` name a part of it, such as a block."""
         return self._randomness.query_key(self._name, query).stream(self._name, purpose, query, *labels)
 
     @contextmanager
@@ -170,8 +170,8 @@ class ReleaseGate:
 
         An older key is ratcheted forward to that generation. A newer one cannot redo a query, so that all used numbers
         are left behind. Queries that the ledger has not seen are drawn under a new key (:meth:`Randomness.renew
-        <tacita.Randomness.renew>`), so that two copies of a run that are both continued have no noise in common. What
-        they cost adds up, and no statement of either says so.
+        <tacita.Randomness.renew>`), so that two copies of a run that are both continued have no noise in common. Both
+        cost, and the ledger of either knows its own queries alone.
 
         Raises:
             ResumeError: The key is newer, numbers are used, and the event does not compose query by query; or the
@@ -188,9 +188,8 @@ class ReleaseGate:
                 "batches for the whole session: hand in the randomness that was saved with the checkpoint "
                 "(Randomness.load), and the same records."
             )
-        if (
-            generation > self._randomness.generation + self._planned_queries + MOST_RATCHETS
-        ):  # ratcheting there would take forever
+        furthest = self._randomness.generation + self._planned_queries + MOST_RATCHETS
+        if generation > furthest:  # ratcheting there would take forever
             raise ResumeError("the checkpoint is too far ahead of the private key file: it belongs to another run.")
         if self._lags and self._randomness.generation > generation:
             raise ResumeError(

@@ -57,7 +57,8 @@ class Updates:
         self._due: dict[str, State] = {}  # parameters that the next step must update, as they were
         self._done: set[str] = set()  # parameters that were updated once, which are not checked again
         self._given: dict[str, tuple[State, Reference, int]] = {}  # parameter, gradient, gradient's version
-        self._watched: dict[str, Any] = {}  # where autograd adds up a parameter's gradient
+        # Where autograd adds up a gradient, which is another place once the parameter has moved (model.double()).
+        self._watched: dict[str, tuple[Any, Any]] = {}
 
     def check(self, params: Mapping[str, Tensor], accumulate: bool) -> None:
         """Check before a query that the last gradients were used, or that they can be added to.
@@ -96,12 +97,14 @@ class Updates:
 
     def _watch(self, name: str, parameter: Tensor) -> None:
         """Let a plain ``backward()`` of the loss raise where it would add to the parameter's private gradient."""
-        if is_dtensor(parameter) or getattr(self._watched.get(name), "variable", None) is parameter:
+        node: Any
+        node, kind = self._watched.get(name, (None, None))
+        if is_dtensor(parameter) or (getattr(node, "variable", None) is parameter and kind == _kind(parameter)):
             return
         with torch.enable_grad():
-            node: Any = parameter.view_as(parameter).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+            node = parameter.view_as(parameter).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
         node.register_prehook(partial(_refuse_sum, weakref.ref(self), name, weakref.ref(parameter)))
-        self._watched[name] = node  # whose hook goes with it
+        self._watched[name] = node, _kind(parameter)  # the hook goes with the node
 
     def holds(self, name: str, parameter: Tensor) -> bool:
         """Return whether the parameter waits for its step with the gradient that the last call gave it."""
@@ -133,6 +136,10 @@ def _refuse_sum(updates: Callable[[], Updates | None], name: str, parameter: Ref
             f"loss.backward() would add a gradient without clipping and noise to what oracle.backward() left in the "
             f".grad of {name!r}: delete loss.backward(). A gradient of public data is taken by torch.autograd.grad."
         )
+
+
+def _kind(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.dtype, tensor.device
 
 
 def _state(tensor: Tensor) -> State:

@@ -180,8 +180,14 @@ def _fields(wanted: HeldOutLoss, sums: list[float], noise_std: float, session: s
     noise_of = f"each of five sums, to which a record adds at most {BOUND:g} (L2)"
     how = "bought in the same ledger, on records held out by coin; the interval covers sampling and noise. "
     how += f"A loss above {wanted.upper:.4g} counts as {wanted.upper:.4g}"
-    score = {"measure": wanted.name, "value": None, "private": True, "level": LEVEL, "rows": max(round(number), 0)}
-    score["of"] = "units"
+    score = {
+        "measure": wanted.name,
+        "value": None,
+        "private": True,
+        "level": LEVEL,
+        "rows": max(round(number), 0),
+        "of": "units",
+    }
     found: dict[str, Any] = {"holdout_score": score}
     if number < max(VISIBLE * noise_std, 2.0):
         score["how"] = f"{how}. At this noise they are too few for a number"
