@@ -9,9 +9,11 @@ import torch
 
 import tacita
 from tacita.errors import BudgetExceededError, LedgerError, ResumeError
+from tacita.estimators import ClippedSum
 from tacita.gradients import GivenSource
-from tacita.oracles import trainable
+from tacita.oracles import GradientOracle, trainable
 from tacita.oracles.gate import ReleaseGate
+from tacita.testing.fidelity import check_every_query
 from tests.around_mechanism import Spying
 from tests.devices import on_each_device
 
@@ -372,6 +374,30 @@ def test_two_copies_of_a_run_release_the_same_only_where_they_redo(problem, make
     assert [same(*pair) for pair in zip(one, two, strict=True)] == [True] * made + [False] * (6 - made)
     assert all(same(*pair) for pair in zip(one, releases, strict=False))
     assert all(same(*pair) for pair in zip(one, continued(tmp_path / "one", 7), strict=False))
+
+
+def test_what_a_resumed_run_draws_anew_has_all_of_its_noise(tmp_path):
+    """Under the new key of its process, of which no earlier release is left to compare with."""
+    tacita.Randomness.system().save(tmp_path / "key")
+    state, drawn, std = {}, [], 2.0
+    for _ in range(4):
+        book = tacita.Ledger(tmp_path / "book", neighboring_relation="add_or_remove_one", privacy_unit="one row")
+        oracle = GradientOracle(
+            GivenSource(torch.zeros(20, 2500)),
+            estimator=ClippedSum(tacita.FlatClipper(max_grad_norm=1.0)),
+            ledger=book,
+            sampler=tacita.FullBatchSampler(num_records=20),
+            mechanism=tacita.GaussianMechanism(noise_multiplier=std),
+            planned_queries=8,
+            randomness=tacita.Randomness.load(tmp_path / "key"),
+            **({"session": book.sessions[0]} if book.sessions else {}),
+        )
+        if state:
+            oracle.load_state_dict(state)
+        drawn += [oracle.query({"theta": torch.zeros(2500)}).released["all"]["theta"] for _ in range(2)]
+        state = oracle.state_dict()
+        book.close()
+    check_every_query(torch.stack(drawn)[None] / std, 1e-6)
 
 
 @pytest.mark.parametrize("sampler", [tacita.FullBatchSampler, partial(tacita.AllocatedSampler, batches_per_epoch=10)])

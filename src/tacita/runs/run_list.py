@@ -170,7 +170,7 @@ def words(dataset: Mapping[str, Any], other_runs: int, names: Sequence[str] = ()
     which = f": {', '.join(names[:MOST_NAMES])}{', ...' * (len(names) > MOST_NAMES)}" if names else ""
     return (
         f"{other_runs} other {plural} recorded on the data set {dataset['name']!r} (in {dataset['list']}{which}): what "
-        "they cost adds up with this one's epsilon and delta, and if this one was chosen among them by its results, "
+        "they cost comes on top of this one's epsilon and delta, and if this one was chosen among them by its results, "
         "the price of that choice is in none of these numbers."
     )
 
