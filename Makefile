@@ -14,8 +14,8 @@ ONE_THREAD := OMP_NUM_THREADS=1
 # stands beside its source, where that of the packages is since they were installed.
 KEEP_BYTECODE := PYTHONDONTWRITEBYTECODE=
 # Two workers with a thread each use two cores better than one worker with two threads. Each takes a file at a time, the
-# longest first (conftest.py): what a file makes once is made once.
-PYTEST := $(ONE_THREAD) $(KEEP_BYTECODE) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# longest first (conftest.py): what a file makes once is made once. A worker whose test waits for ever is replaced twice.
+PYTEST := $(ONE_THREAD) $(KEEP_BYTECODE) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 2
 
 # Other processors, as torch and oneDNN can be told to be, and where the numbers of their arithmetic matter.
 PROCESSORS := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 \
@@ -62,7 +62,7 @@ format: $(STAMP)  ## Put the code into its format
 
 audit: $(STAMP) cpus  ## The tests again with TACITA_AUDIT=1: the experiments', more kill points, runs, examples, Opacus' grids; writes docs/audit.md
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
-	TACITA_AUDIT=1 $(PYTEST) src tests reproductions
+	TACITA_AUDIT=1 $(PYTEST) -o faulthandler_timeout=0 src tests reproductions
 	$(BIN)/python docs/make_audit.py
 
 cpus: $(STAMP)  ## The tests of arithmetic as other processors do it: other kernels, and a simulated one

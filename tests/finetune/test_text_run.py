@@ -456,10 +456,13 @@ def test_windows_of_long_texts_are_trained_and_scored(place):
     more = {"rows": None, "batch": None, "epochs": 0.1, "unit_field": "who", "rows_per_query": 2, "delta": 1e-5}
     found = run("a", **given, **more, epsilon=1e4, holdout=0.4)
     assert found.fields["holdout_score"]["value"] is not None
-    assert "rate = 0.02" in Path("a/config.toml").read_text()
+    config = Path("a/config.toml").read_text()
+    assert all(line in config for line in ("rate = 0.02\n", "lr = 0.002\n", "alpha = 32\n"))
     assert not check_run("a").faults
     words = plan_in_words(Prepared.of(FILES, settings("c", **given)))
     assert words.startswith("4 steps of 10 records, as expected (rate 0.2632), 480 tokens each\n")
+    words = plan_in_words(Prepared.of(FILES, settings("c", **given, epsilon=20.0)))
+    assert words.startswith("CAUTION: epsilon promises next to nothing\n4 steps")
 
 
 def test_persons_are_clipped_once(place, capsys):

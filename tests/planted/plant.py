@@ -13,8 +13,9 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, TextIO
+from typing import Any
 
 import pytest
 import torch
@@ -151,38 +152,35 @@ def _use_once() -> None:
 
 
 def _in_a_fork(session: pytest.Session, planted: Bug | None, tests: list[str]) -> dict[str, str]:
-    with tempfile.TemporaryFile("w+") as threads:
-        return _answer_of_a_fork(session, planted, tests, threads)
+    """Run the tests in a process of its own; what they started and left behind ends with it."""
+    with tempfile.TemporaryFile("w+") as answer, tempfile.TemporaryFile("w+") as threads:
+        child = os.fork()
+        if child == 0:
+            os.setpgid(0, 0)
+            faulthandler.register(signal.SIGALRM, file=threads, chain=True)  # says where threads stand, then dies
+            signal.alarm(MAY_WAIT if planted is not None and planted.may_wait else LONGEST)
+            json.dump(_answer(session, planted, tests), answer)
+            answer.flush()
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        with suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
+        answer.seek(0)
+        if text := answer.read():
+            return json.loads(text)
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM:
+            threads.seek(0)
+            return {WAITED: threads.read()}
+        return {"planting": "the process died"}
 
 
-def _answer_of_a_fork(
-    session: pytest.Session, planted: Bug | None, tests: list[str], threads: TextIO
-) -> dict[str, str]:
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reader)
-        faulthandler.register(signal.SIGALRM, file=threads, chain=True)  # says where threads stand, then dies
-        signal.alarm(MAY_WAIT if planted is not None and planted.may_wait else LONGEST)
-        try:
-            answer = _failures(session.items, planted, tests)
-        except NeedsImportError as why:
-            answer = {NEEDS_IMPORT: str(why)}
-        except BaseException:
-            answer = {"planting": traceback.format_exc()}
-        with os.fdopen(writer, "w") as pipe:
-            json.dump(answer, pipe)
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as pipe:
-        text = pipe.read()
-    _, status = os.waitpid(child, 0)
-    if text:
-        return json.loads(text)
-    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM:
-        threads.seek(0)
-        return {WAITED: threads.read()}
-    return {"planting": "the process died"}
+def _answer(session: pytest.Session, planted: Bug | None, tests: list[str]) -> dict[str, str]:
+    try:
+        return _failures(session.items, planted, tests)
+    except NeedsImportError as why:
+        return {NEEDS_IMPORT: str(why)}
+    except BaseException:
+        return {"planting": traceback.format_exc()}
 
 
 def _failures(items: list[pytest.Item], planted: Bug | None, tests: list[str]) -> dict[str, str]:

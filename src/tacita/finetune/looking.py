@@ -19,6 +19,7 @@ from tacita.finetune.records import EMPTY, NO_JSON, NO_UTF8, Line, physical_line
 from tacita.finetune.settings import RecordSettings
 from tacita.finetune.text_run import Prepared, encoder_of
 from tacita.ledger import Ledger
+from tacita.ledger.verdict import plan_warnings
 from tacita.mechanisms import GaussianMechanism
 from tacita.oracles import ClippedGradientOracle, trainable
 from tacita.sampling import FullBatchSampler, PoissonSampler
@@ -122,6 +123,7 @@ def plan_in_words(prepared: Prepared) -> str:
     physical = min(settings.physical_batch, sequences)
     tokens, what = sequences * prepared.encoder.max_tokens, "records" if settings.unit_field is None else "persons"
     words = [
+        *plan_warnings(settings.epsilon),
         f"{counted(steps, 'step')} of {batch:g} {what}, as expected (rate {batch / n:.4g}), {tokens:,.0f} tokens each",
         f"{weights:,} weights are trained; the noise multiplier is {noise:.4g}",
         f"signal to noise of a step: {ratio:.3g}, the longest mean of clipped gradients over the length of the noise. "

@@ -76,7 +76,8 @@ class Prepared:
         digests = base_model.hashes(files.model)
         encoder = encoder_of(files.model, settings)
         name = settings.dataset_name or files.data.name
-        settings = replace(settings, max_tokens=encoder.max_tokens, dataset_name=name)
+        rules = {"lr": settings.step_size, "alpha": settings.scale}  # as chosen, for the file of settings
+        settings = replace(settings, max_tokens=encoder.max_tokens, dataset_name=name, **rules)
         if settings.rows is None and settings.rate is None:
             settings = replace(settings, rate=RATE)
         model: Any = base_model.open_model(files.model, settings)

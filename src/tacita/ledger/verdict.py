@@ -8,6 +8,7 @@ from tacita._counted import counted
 from tacita._validate import LARGE_DELTA
 
 NEXT_TO_NOTHING = 20.0  # from this epsilon on, the statement calls its promise by this name
+PROMISES_NOTHING = "epsilon promises next to nothing"
 EXACT = ", exact score"  # how the word ends where a score is outside of the guarantee
 NOTHING_LEARNED = "NOTHING LEARNED"  # how the headline of such a model begins
 TO_SIGN = ("responsible", "contact", "purpose")  # of the field ``about``: who answers, whom to ask, and what for
@@ -102,7 +103,7 @@ def verdict(
     chosen, stated = (_number(one) for one in (fields.get("chosen_among"), _part(fields, "dataset", "other_runs")))
     others = max(other_runs, stated or 0)
     warnings = {
-        "epsilon promises next to nothing": epsilon is not None and epsilon >= NEXT_TO_NOTHING,
+        PROMISES_NOTHING: epsilon is not None and epsilon >= NEXT_TO_NOTHING,
         "delta is so large that whole records may be published": is_large_delta(fields),
         f"chosen among {chosen or 0:.0f} runs by their results, which costs more than this epsilon": chosen is not None,
         f"{counted(others, 'other run')} on the same data cost in addition": others > 0,
@@ -112,6 +113,11 @@ def verdict(
         "its score may be that of a constant guess": not constant and _like_a_guess(fields.get("holdout_score")),
     }
     return Verdict(word, tuple(words for words, holds in warnings.items() if holds), epsilon, _missing(fields))
+
+
+def plan_warnings(epsilon: float) -> list[str]:
+    """Return what a dry run says, in lines, of the epsilon that it plans, as the verdict of the run will."""
+    return [f"CAUTION: {PROMISES_NOTHING}"] * (epsilon >= NEXT_TO_NOTHING)
 
 
 def _like_a_guess(score: Any) -> bool:

@@ -6,6 +6,7 @@ All of it is public; only the structure of the file is used.
 from tacita._counted import counted
 from tacita.ledger import Ledger, Session
 from tacita.ledger.text_lines import names_in_words
+from tacita.ledger.verdict import plan_warnings
 from tacita.tables import rules
 from tacita.tables.lean_survey import GROUP_STANDS_OUT
 from tacita.tables.models import check_model
@@ -41,6 +42,7 @@ def plan_in_words(settings: TableSettings) -> str:
     task = target.task or ("classification" if target.classes else "regression" if target.complete else None)
     columns = f"{counted(len(source.names), 'column')}, {plan.columns_to_buy} of them bought"
     lines = [
+        *plan_warnings(settings.epsilon),
         f"epsilon {settings.epsilon:g} at delta {settings.delta:g} for everything together; the unit: "
         f"{unit_in_words(source.schema)}",
         f"target: {target.column!r}, task: {task or 'bought: give --task to decide it yourself'}; {columns}",
