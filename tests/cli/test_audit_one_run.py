@@ -64,7 +64,7 @@ def test_an_audit_is_one_more_run_on_its_data_set(table, tacita_command):
     assert tacita_command(*QUICK, "--dataset-name", "patients").code == 0
     assert tacita_command(*AUDIT, "--quiet").code == 0
     lines = [json.loads(line) for line in Path("tacita-runs.jsonl").read_text().splitlines()]
-    assert [line["run"] for line in lines if line["finished"]] == ["run", "audit"]
+    assert [line["run"] for line in lines if line["finished"]] == ["run", "run-audit"]
     assert len({line["id"] for line in lines}) == 2
     assert "1 other run is recorded" in " ".join(tacita_command("statement", "run").err.split())
 
