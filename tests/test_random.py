@@ -19,6 +19,7 @@ import tacita._files
 import tacita.random
 from tacita.errors import LedgerError, ResumeError
 from tacita.random import Key, QueryCoins, Randomness, Stream
+from tests.forked import exit_code
 
 LABELS = st.lists(st.one_of(st.text(max_size=4), st.integers(-300, 300)), max_size=4)
 
@@ -435,14 +436,12 @@ def test_a_forked_process_has_none_of_the_keys(draw):
     randomness = Randomness.insecure(0)
     randomness.session_key("before")
     draw(randomness)  # in its own process
-    child = os.fork()
-    if child == 0:
-        try:
+
+    def child():
+        with pytest.raises(RuntimeError, match="belongs to the process it was made in"):
             draw(randomness)
-        except RuntimeError as error:
-            os._exit(0 if "belongs to the process it was made in" in str(error) else 2)
-        os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    assert exit_code(child) == 0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -460,13 +459,15 @@ def test_a_forked_process_has_none_of_the_keys(draw):
 def test_a_kill_between_two_writes_leaves_a_whole_file(tmp_path, module, call, survivor):
     path, old, new = tmp_path / "key", used(1), used(2)
     old.save(path)
-    child = os.fork()
-    if child == 0:
+
+    def child():
+        own = used(2)
         if module is not None:
             setattr(module, call, lambda *args: os._exit(9))
-        new.save(path)
-        os._exit(9)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+        own.save(path)
+        return 9
+
+    assert exit_code(child) == 9
     assert same(Randomness.load(path), {1: old, 2: new}[survivor])
     new.save(path)  # what the kill left behind is in nobody's way
     assert same(Randomness.load(path), new)

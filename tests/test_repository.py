@@ -74,3 +74,13 @@ def test_every_run_time_dependency_is_pinned():
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pinned = {line.split("==")[0].lower().replace("_", "-") for line in lines if "==" in line}
     assert names <= pinned, f"not pinned: {sorted(names - pinned)}"
+
+
+def test_forks_end_with_their_work():
+    """``tests/forked.py`` sees to it; beside it fork the servers of processes, which do so themselves, and scripts."""
+    itself = "os.fork" + "()"
+    places = {
+        str(path.relative_to(ROOT / "tests")) for path in (ROOT / "tests").rglob("*.py") if itself in path.read_text()
+    }
+    servers = {"distributed/processes.py", "training/fork_server.py", "training/rank_server.py", "planted/plant.py"}
+    assert places == {"forked.py", *servers, "tables/sweeps.py", "test_lock.py"}

@@ -170,7 +170,7 @@ def test_a_dry_run_finds_what_the_training_would_stop_at(table, tacita_command) 
     assert "where the budget goes" in tacita_command(*given, "--dry-run").out
 
 
-@pytest.mark.parametrize(("epsilon", "first"), [("19", "epsilon 19 at"), ("20", "CAUTION: epsilon promises next to no")])
+@pytest.mark.parametrize(("epsilon", "first"), [("19", "epsilon 19 at"), ("20", "CAUTION: epsilon promises")])
 def test_a_dry_run_begins_with_what_the_verdict_will_warn_of(table, tacita_command, epsilon, first) -> None:
     words = f"train table.csv --target label --epsilon {epsilon} --delta 1e-5 --output run --dry-run"
     assert tacita_command(*words.split()).out.startswith(first)

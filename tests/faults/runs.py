@@ -10,6 +10,7 @@ import safetensors.torch
 import torch
 
 import tacita
+from tests.forked import exit_code
 
 QUERIES = 3
 SETTINGS: dict[str, Any] = dict(
@@ -92,16 +93,12 @@ def check_covers(folder: Path, released: int) -> None:
 def killed(job: Callable[[Callable[[int], Any]], Any]) -> tuple[bool, int]:
     """Run ``job(tell)`` in a fork; whether it was killed, and the last number that it told."""
     told = os.memfd_create("told")
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            job(lambda number: os.pwrite(told, bytes([number]), 0))
-            code = 0
-        finally:
-            os._exit(code)
-    status = os.waitpid(child, 0)[1]
+
+    def child() -> None:
+        job(lambda number: os.pwrite(told, bytes([number]), 0))
+
+    code = exit_code(child)
     last = os.pread(told, 1, 0)
     os.close(told)
-    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, "the run failed before it was killed"
-    return os.WIFSIGNALED(status), last[0] if last else 0
+    assert code <= 0, "the run failed before it was killed"
+    return code < 0, last[0] if last else 0

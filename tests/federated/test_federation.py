@@ -8,6 +8,7 @@ import stat
 import zipfile
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from tacita.runs.folder import RunFolder
 from tacita.tables import check_run
 from tests.faults.calls import Counting, Killing, Stopped, Stopping, watched
 from tests.federated.federations import SETTINGS, clients_in, exchange, greeting, rows_of
+from tests.forked import exit_code
 
 QUIET = msgspec.structs.replace(SETTINGS, epsilon=1e13, rounds=40)  # hardly any noise: what is lost shows
 
@@ -360,6 +362,10 @@ def test_the_number_after_a_crash_tells_nothing(tmp_path, monkeypatch):
     assert number_for("some", rows) == number_for("none", rows * torch.nan) == 1
 
 
+def killed(crash, server, number):
+    crash.round(server, Killing(number, half=True))
+
+
 def test_killed_for_good_and_taken_up(tmp_path):
     """With SIGKILL, in the middle of a write."""
     counting = Counting()
@@ -369,11 +375,7 @@ def test_killed_for_good_and_taken_up(tmp_path):
     assert writes
     for number in writes if os.environ.get("TACITA_AUDIT") else writes[1:2]:
         server, crash = QUIET.coordinator(), Crash(tmp_path / str(number))
-        child = os.fork()
-        if not child:
-            crash.round(server, Killing(number, half=True))
-            os._exit(0)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        assert exit_code(partial(killed, crash, server, number)) == -signal.SIGKILL
         apart, charged = crash.round(server)
         assert apart < 1e-4
         assert charged in (1, 2)

@@ -36,6 +36,7 @@ from tacita.runs.run_facts import data_fingerprint
 from tacita.runs.sealed_run import file_sha256
 from tacita.tables import check_run
 from tacita.training.held_out_loss import HeldOutScore
+from tests.forked import exit_code
 
 transformers = pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
@@ -428,8 +429,8 @@ def command(*folder):
 )
 def test_a_command_that_is_stopped_goes_on_when_it_is_repeated(number, where, place, capfd):
     code = command("whole")
-    child = os.fork()
-    if child == 0:
+
+    def child():
         real = getattr(*where)
 
         def stopped(*given, **settings):
@@ -439,10 +440,11 @@ def test_a_command_that_is_stopped_goes_on_when_it_is_repeated(number, where, pl
 
         setattr(*where, stopped)
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has it ignored in what runs behind
-        os._exit(command("a"))
-    _, status = os.waitpid(child, 0)
+        return command("a")
+
+    ended = exit_code(child)
     assert capfd.readouterr().err.count("repeat the same") == (number != signal.SIGKILL)
-    assert status == (number if number == signal.SIGKILL else INTERRUPTED << 8)
+    assert ended == (-number if number == signal.SIGKILL else INTERRUPTED)
     assert command("a") == code
     for name in ("adapter_model.safetensors", "README.md"):
         assert Path("a/adapter", name).read_bytes() == Path("whole/adapter", name).read_bytes()

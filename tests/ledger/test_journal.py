@@ -9,6 +9,7 @@ import random
 import shutil
 import signal
 import time
+from functools import partial
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -20,6 +21,7 @@ from tacita.errors import LedgerError
 from tacita.ledger import Ledger, Reservations, hash_chain, journal, verify_file
 from tacita.ledger.hash_chain import GENESIS, Anchor, canonical, check_anchor, read, sha256
 from tacita.ledger.journal import head_path
+from tests.forked import started
 
 WORDS = {"neighboring_relation": "add_or_remove_one", "privacy_unit": "one row = one patient"}
 EVENT = GaussianSumEvent(
@@ -261,8 +263,8 @@ def test_a_forked_child_neither_writes_nor_holds_the_lock(path):
     session = ledger.register(EVENT, planned_queries=10)
     read_end, write_end = os.pipe()
     hold_read, hold_write = os.pipe()
-    child = os.fork()
-    if child == 0:
+
+    def work():
         os.close(hold_write)
         try:
             session.open()
@@ -270,7 +272,8 @@ def test_a_forked_child_neither_writes_nor_holds_the_lock(path):
         except LedgerError:
             os.write(write_end, b"refused")
         os.read(hold_read, 1)  # stay alive until the parent has looked
-        os._exit(0)
+
+    child = started(work)
     os.close(write_end)
     assert os.read(read_end, 10) == b"refused"
     ledger.close()
@@ -493,12 +496,7 @@ def run_in_child(path, tell, step, *, release_first=False):
 def released_by(run):
     """The queries that a child released before it died, and whether it died."""
     read_end, write_end = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            run(write_end)
-        finally:
-            os._exit(0)
+    child = started(lambda: run(write_end))
     os.close(write_end)
     released = set()
     while told := os.read(read_end, 4096):
@@ -543,10 +541,7 @@ def test_a_run_killed_at_random_instants_under_reports_nothing(tmp_path):
     for attempt in range(20):
         path = tmp_path / f"{attempt}.jsonl"
         read_end, write_end = os.pipe()
-        child = os.fork()
-        if child == 0:
-            run_in_child(path, write_end, step=-1)
-            os._exit(0)
+        child = started(partial(run_in_child, path, write_end, step=-1))
         os.close(write_end)
         time.sleep(draw.random() * 0.02)
         os.kill(child, signal.SIGKILL)

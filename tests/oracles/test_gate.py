@@ -16,6 +16,7 @@ from tacita.oracles.gate import ReleaseGate
 from tacita.testing.fidelity import check_every_query
 from tests.around_mechanism import Spying
 from tests.devices import on_each_device
+from tests.forked import exit_code
 
 device = on_each_device
 
@@ -438,14 +439,12 @@ def test_assignments_survive_a_kill_between_checkpoint_and_key(problem, make_ora
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_process_cannot_draw_the_same_noise(problem, make_oracle):
     oracle = make_oracle()
-    child = os.fork()
-    if child == 0:
-        try:
+
+    def child():
+        with pytest.raises(RuntimeError, match="forked"):
             oracle.query(trainable(problem[0]))
-        except RuntimeError as error:
-            os._exit(7 if "forked" in str(error) else 1)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+    assert exit_code(child) == 0
     assert oracle.query(trainable(problem[0])).query == 0
 
 

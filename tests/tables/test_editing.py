@@ -19,6 +19,7 @@ from tacita.runs import SealedRun, sign_run, signatures
 from tacita.tables import TableSettings, check_run, editing, train_table
 from tacita.tables.editing import edit_run
 from tacita.tables.shapes import cells_of, in_json, places_of
+from tests.forked import exit_code
 from tests.runs.second_verifier import asked, needs_node
 from tests.runs.test_second_verifier import ABOUT, pem, public
 
@@ -566,13 +567,12 @@ def _killed(monkeypatch, step, work):
 
         return one
 
-    child = os.fork()
-    if child == 0:
+    def child():
         monkeypatch.setattr(editing, "replace_durably", dying(editing.replace_durably))
         monkeypatch.setattr(Path, "rename", dying(Path.rename))
         work()
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+    return exit_code(child) == 9
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

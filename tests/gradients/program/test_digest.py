@@ -9,6 +9,7 @@ from torch import nn
 import tacita
 from tacita.errors import LedgerError, RankError, ResumeError, UnsupportedModuleError
 from tacita.gradients import NetworkSource, engine_choice
+from tacita.gradients.rules import linear
 from tests.distributed.ranks import results, run_ranks
 from tests.training import small_run
 
@@ -109,6 +110,17 @@ def test_modes_and_retracing_leave_it():
     assert source.digest == before is not None
     model.train()
     assert NetworkSource(model, small_run.loss_fn, small_run.rows(), method="program").digest == before
+
+
+def test_every_processor_has_the_same(monkeypatch):
+    """A client of a federation, or who resumes a run, may have another one."""
+    model, digests = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1)), set()
+    for name in ("Intel(R) Xeon(R)", "AMD EPYC"):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda name=name: {"cpu_name": name})
+        linear._on_intel.cache_clear()
+        digests.add(NetworkSource(model, small_run.loss_fn, small_run.rows(), method="program").digest)
+    linear._on_intel.cache_clear()
+    assert len(digests) == 1
 
 
 def noisy_loss(model, batch):

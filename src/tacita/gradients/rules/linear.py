@@ -19,7 +19,7 @@ from tacita.gradients.rules.outer import (
 from tacita.gradients.rules.rounding import SquaredNorms, held, measure, of_norms, of_products, totals
 from tacita.gradients.rules.rule import Call, Factors, LayerRule, LayerUse, Parameters, RowWeights
 
-FEW = range(2, 5)  # outputs, which Intel's kernels find two to three times as fast as rows of the transposed output
+FEW = range(2, 5)  # outputs
 MANY, BLOCKS = 1024, 8  # rows; blocks into which they are cut
 NARROW = 64  # a product with fewer outputs takes as long as reading its input, which several products may share
 
@@ -108,13 +108,9 @@ class LinearRule(LayerRule):
 
 
 def _linear(x: Tensor, parameters: Parameters) -> Tensor:
-    weight, bias = parameters["weight"], parameters.get("bias")
+    weight = parameters["weight"]
     assert weight is not None
-    if len(weight) not in FEW or x.device.type != "cpu" or not _on_intel():
-        return F.linear(x, weight, bias)
-    columns = x.reshape(-1, x.shape[-1]).mT
-    found = weight @ columns if bias is None else torch.addmm(bias.unsqueeze(1), weight, columns)
-    return found.mT.contiguous().view(*x.shape[:-1], len(weight))
+    return F.linear(x, weight, parameters.get("bias"))
 
 
 def _summed_products(grad: Tensor, x: Tensor) -> Tensor:
