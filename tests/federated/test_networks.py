@@ -143,7 +143,7 @@ def test_another_network_is_refused_in_words(tmp_path, server, client):
     with networks_in(tmp_path, told, **client) as residents:
         assert residents[0].answer(broadcast) == b""
         assert residents[0].ledger.sessions[0].queries_made == 0
-    assert "use the same model, loss and version of torch" in told[0]
+    assert "use the same model, loss, version of torch and kind of device" in told[0]
 
 
 def test_the_id_of_a_network_depends_on_no_row_and_no_trained_weight(tmp_path):

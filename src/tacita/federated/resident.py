@@ -210,7 +210,7 @@ class Resident:
                 f"a server asks for the federation {federation[:80]!r}, and this client is of {self.federation!r}: it "
                 "is not answered. Server and clients need the same file of settings, of which the first number is a "
                 "hash. The second, of a network, is one of its program, its shapes and its frozen weights: use the "
-                "same model, loss and version of torch."
+                "same model, loss, version of torch and kind of device."
             )
 
     def _save(self) -> None:
