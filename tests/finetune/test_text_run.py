@@ -147,6 +147,14 @@ def test_what_was_trained_is_sealed_and_loads_in_its_own_library(train, place):
     }  # fmt: skip
 
 
+def test_nobody_is_warned_of_what_peft_does_by_itself(place):
+    base("m", kind="gpt2")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run("a", messages=False)
+        generation.load("a")
+
+
 def test_no_loader_takes_another_base_for_the_one_of_the_adapter(place, monkeypatch):
     asked = []
     monkeypatch.setattr("peft.utils.save_and_load.check_file_exists_on_hf_hub", lambda *given: asked.append(given))
@@ -459,7 +467,7 @@ def test_windows_of_long_texts_are_trained_and_scored(place):
     found = run("a", **given, **more, epsilon=1e4, holdout=0.4)
     assert found.fields["holdout_score"]["value"] is not None
     config = Path("a/config.toml").read_text()
-    assert all(line in config for line in ("rate = 0.02\n", "lr = 0.002\n", "alpha = 32\n"))
+    assert all(line in config for line in ("rate = 0.02\n", "lr = 0.002\n", "alpha = 4\n"))
     assert not check_run("a").faults
     words = plan_in_words(Prepared.of(FILES, settings("c", **given)))
     assert words.startswith("4 steps of 10 records, as expected (rate 0.2632), 480 tokens each\n")

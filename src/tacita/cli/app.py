@@ -258,7 +258,7 @@ def _fail(message: str, code: int = BAD_INPUT) -> int:
 
 def _advice(error: BaseException) -> str:
     """Return the notes that the command added to the error, which say how to continue."""
-    return "".join(f" {note}" for note in getattr(error, "__notes__", ()))
+    return "".join(f" {note.removeprefix('tacita: ')}" for note in getattr(error, "__notes__", ()))
 
 
 def _usage(error: CycloptsError) -> str:

@@ -1,5 +1,6 @@
 """The names of the room, and the module that each comes from; ``__init__.py`` imports it when it is first used."""
 
+from .base_model import save_adapter
 from .chat import ChatTemplate
 from .encoding import EncodedTexts, TokenEncoder
 from .generation import generate, load
@@ -24,5 +25,6 @@ __all__ = [
     "generate",
     "load",
     "read_records",
+    "save_adapter",
     "sequence_losses",
 ]

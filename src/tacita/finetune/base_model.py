@@ -1,7 +1,9 @@
 """The pre-trained model, its tokenizer and its adapter. Public; nothing is fetched from anywhere."""
 
 import json
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -142,13 +144,36 @@ def _with_adapter(model: Any, settings: FinetuneSettings) -> nn.Module:
         target_modules=settings.targets if settings.targets == "all-linear" else settings.targets.split(","),
         lora_dropout=settings.dropout,
     )
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), without_warnings():
         torch.manual_seed(LORA_SEED)
         adapted = peft.get_peft_model(model, config)
     ends = [part for part in (model.get_input_embeddings(), model.get_output_embeddings()) if part is not None]
     if any(".lora_" in f".{name}" for part in ends for name, _ in part.named_parameters()):
         raise ValueError("targets must leave embeddings and the head out: a tied one would be published twice, or not.")
     return adapted
+
+
+def save_adapter(model: Any, folder: Path) -> None:
+    """Write the adapter of a PEFT model, whose base has to be loaded by hand from then on.
+
+    PEFT would write the base's path or name into its configuration and a card: a loader would take that for a folder,
+    or for a model on the hub, and compare nothing.
+    """
+    config = model.peft_config["default"]
+    config.base_model_name_or_path = BY_HAND
+    config.target_modules = sorted(config.target_modules)  # of a set each process has another order
+    # With embeddings PEFT asks the hub for a base of that name.
+    model.save_pretrained(str(folder), safe_serialization=True, save_embedding_layers=False)
+    (folder / "README.md").unlink(missing_ok=True)  # a template without a word on this model
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Hold back what PEFT warns of, and does by itself: a setting of GPT-2's layers, a name that transformers drops."""
+    with warnings.catch_warnings():
+        for words in ("fan_in_fan_out is set to False", "`is_gradient_checkpointing` is deprecated"):
+            warnings.filterwarnings("ignore", words)
+        yield
 
 
 def positions(config: Mapping[str, Any]) -> int | None:

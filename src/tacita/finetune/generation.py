@@ -45,7 +45,8 @@ def load(folder: str | Path, base: str | Path | None = None) -> tuple[Any, Any]:
     under = causal.from_pretrained(
         str(place), dtype=getattr(torch, config["dtype"]), use_safetensors=True, **base_model.LOCAL
     )
-    return base_model.library("peft").PeftModel.from_pretrained(under, str(kept)).eval(), tokenizer
+    with base_model.without_warnings():
+        return base_model.library("peft").PeftModel.from_pretrained(under, str(kept)).eval(), tokenizer
 
 
 def _base(name: str, given: str | Path | None) -> Path:

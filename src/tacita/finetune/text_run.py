@@ -147,13 +147,10 @@ class Prepared:
         """Write adapter or model, tokenizer, card and settings."""
         name = "adapter" if self.settings.train == "lora" else "model"
         kept: Any = self.model
-        more: dict[str, Any] = {}
         if name == "adapter":
-            config = kept.peft_config["default"]
-            config.base_model_name_or_path = base_model.BY_HAND
-            config.target_modules = sorted(config.target_modules)  # of a set each process has another order
-            more["save_embedding_layers"] = False  # else PEFT asks the hub for a base of that name
-        kept.save_pretrained(str(folder / name), safe_serialization=True, **more)
+            base_model.save_adapter(kept, folder / name)
+        else:
+            kept.save_pretrained(str(folder / name), safe_serialization=True)
         self.encoder.tokenizer.save_pretrained(str(folder / name))
         (folder / name / "README.md").write_text(card(run.statement.to_json(), self.settings, self.base_name))
         (folder / CONFIG).write_text(self.config(), encoding="utf-8")

@@ -184,9 +184,9 @@ def fit(
             what was trained and the buffers, without the frozen base of an adapter; or ``"exported"``, nothing beside
             what ``export`` writes.
         export: ``(run, folder) -> None`` writes files of its own about the trained model into an empty folder:
-            ``lambda run, folder: run.model.save_pretrained(folder / "adapter")``. They become files of the run's folder
-            under the same paths, and the run's seal names each of them. ``run.statement`` is there, without their
-            hashes. If the process is killed before the seal is written, ``export`` is called again.
+            ``lambda run, folder: tacita.finetune.save_adapter(run.model, folder / "adapter")``. They become files of
+            the run's folder under the same paths, and the run's seal names each of them. ``run.statement`` is there,
+            without their hashes. If the process is killed before the seal is written, ``export`` is called again.
         callbacks: Objects of :class:`~tacita.Callback`, or functions ``(releases, spent)`` that are called after each
             step, with what is private for good. The ledger is put on disk before each call (:class:`~tacita.Callback`
             has ``every`` for slow disks).
