@@ -6,12 +6,14 @@ import itertools
 import json
 import math
 import shutil
+from functools import partial
 
 import pytest
 import safetensors.torch
 import torch
 
 import tacita
+from tacita.ledger.verdict import verdict
 from tacita.tables import check_run
 from tacita.training import callbacks
 from tests.devices import models_move_to_the_device, on_each_device
@@ -368,6 +370,45 @@ def test_a_run_that_was_sealed_and_not_tidied_says_the_same_again(tmp_path, monk
     assert again.statement.to_json()["public_losses"] == [list(pair) for pair in first.public_losses]
     assert torch.equal(again.model.weight, first.model.weight)
     assert check_run(tmp_path / "run").faults == ()
+
+
+def other_runs(run):
+    return run.statement.to_json().get("dataset", {}).get("other_runs", 0)
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [tuple, lambda data: dict(zip("xy", data, strict=True)), lambda data: torch.utils.data.TensorDataset(*data)],
+    ids=["tuple", "mapping", "data set"],
+)
+def test_a_cell_that_is_called_again_counts_its_runs(tmp_path, kept):
+    """Without a name, in memory or in folders: the first to be looked at, and the best of them, do not stand alone."""
+    model, _, data = problem()
+    rows = kept(data)
+
+    def losses(model, batch):
+        return loss_fn(model, [*batch.values()] if isinstance(batch, dict) else batch)
+
+    fit = partial(tacita.fit, model, losses, **SETTINGS)
+    assert [other_runs(fit(rows)), other_runs(fit(rows)), other_runs(fit(rows, folder=tmp_path / "a"))] == [0, 1, 2]
+    found = fit(rows)
+    assert verdict(found.statement.to_json()).warnings == ("3 other runs on the same data cost in addition",)
+    assert "3 of the same process on the same data, in no list" in " ".join(found.statement.text.split())
+    assert check_run(tmp_path / "a").faults == ()
+    assert other_runs(fit(kept(problem()[2]))) == 0  # other data
+    ledger = tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit=SETTINGS["privacy_unit"])
+    assert other_runs(fit(rows, ledger=ledger)) == 0  # it counts what it has paid for
+
+
+def test_a_run_that_is_taken_up_again_is_no_other_run(tmp_path):
+    given = problem()
+
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tacita.fit(*given, **SETTINGS, folder=tmp_path / "a", callbacks=[stopped])
+    assert other_runs(tacita.fit(*given, **SETTINGS, folder=tmp_path / "a")) == 0
 
 
 def test_runs_on_named_data_are_counted(tmp_path):

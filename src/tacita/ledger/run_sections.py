@@ -47,7 +47,7 @@ def _run(fields: Fields) -> Iterator[Words]:
     if model := model_in_words(fields):
         yield row("Model", f"{model}.")
     yield from (row(title, about[name]) for name, title in GIVEN.items() if name in about)
-    named = isinstance(dataset, Mapping)
+    named = isinstance(dataset, Mapping) and "name" in dataset
     missing = ["name of the data set"] * (not named) + [one.lower() for name, one in GIVEN.items() if name not in about]
     if missing:
         yield row("Not given", f"{', '.join(missing)}.")
@@ -57,7 +57,7 @@ def _run(fields: Fields) -> Iterator[Words]:
 def data_in_words(fields: Fields) -> str:
     """Name the data, and count its rows and columns."""
     parts: list[str] = []
-    if isinstance(dataset := fields.get("dataset"), Mapping):
+    if isinstance(dataset := fields.get("dataset"), Mapping) and "name" in dataset:
         parts.append(f"{dataset['name']} (the name that was given, or the file's)")
     if (fingerprint := fields.get("data_fingerprint")) is not None:
         parts.append(f"fingerprint {fingerprint} (keyed: whoever has the key can compare it with a file)")
@@ -207,7 +207,9 @@ def rows_in_words(rows: Any) -> str:
 def other_runs_in_words(dataset: Any) -> str:
     """Say how many other runs are listed under the same name, and what all of them guarantee together."""
     if not (isinstance(dataset, Mapping) and {"other_runs", "list"} <= set(dataset)):
-        return UNLISTED
+        others = dataset.get("other_runs") if isinstance(dataset, Mapping) else None
+        known = f"{in_words(others)} of the same process on the same data, in no list. Whether there are more is "
+        return f"{known if others else ''}{UNLISTED}"
     others = f"{dataset['other_runs']} listed under this name in {dataset['list']} when this was stated"
     if dataset["other_runs"] == 0:
         return f"none listed under this name in {dataset['list']} when this was stated."

@@ -5,6 +5,7 @@ chooses epsilon or delta.
 """
 
 import math
+import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -36,6 +37,7 @@ from tacita.oracles.records import Records, as_records
 from tacita.random import Randomness
 from tacita.runs.checkpoint import TrainingState
 from tacita.runs.folder import RunFolder
+from tacita.runs.run_facts import run_id
 from tacita.runs.run_lifecycle import RunLifecycle
 from tacita.runs.run_list import ListedRun, check_name
 from tacita.training.callbacks import Callback, Watch, Watching, as_callbacks
@@ -298,7 +300,8 @@ def fit(
             terms = (str(folder), target_epsilon, target_delta, relation, words)
             finished = _finished(
                 run, state, watching, kept, written,
-                bought=bought, fields=_with_list(fields, run, dataset_name, *terms), delta=target_delta,
+                bought=bought, delta=target_delta,
+                fields=_with_others(fields, run, None if paying is ledger else dataset, dataset_name, *terms),
                 said=_said(chosen, about, None if units is not None else num_records), bar=progress,
             )  # fmt: skip
     run.finish()
@@ -310,15 +313,38 @@ def _said(chosen: ChosenSettings, about: Mapping[str, str] | None, num_records: 
     return {"chosen_by_tacita": chosen.words, **({"about": dict(about)} if about else {}), **rows}
 
 
-def _with_list(
-    fields: Callable[[], Mapping[str, Any]] | None, run: RunLifecycle, dataset_name: str | None, *terms: Any
+_RUNS: dict[int, set[str]] = {}  # of this process which no list has, by the address of their data
+
+
+def _other_runs(dataset: Any, run: RunLifecycle) -> int:
+    """Count the other runs of this process on the same data, as of a cell that is called again with other settings."""
+    while isinstance(dataset, tuple | list | Mapping) and dataset:
+        dataset = next(iter(dataset.values() if isinstance(dataset, Mapping) else dataset))
+    if id(dataset) not in _RUNS:
+        try:
+            weakref.finalize(dataset, _RUNS.pop, id(dataset))  # another object may have its address then
+        except TypeError:  # a number, say, which does not live as long as the data
+            return 0
+    _RUNS.setdefault(id(dataset), set()).add(run_id(run.randomness))
+    return len(_RUNS[id(dataset)]) - 1
+
+
+def _with_others(
+    fields: Callable[[], Mapping[str, Any]] | None, run: RunLifecycle, data: Any, dataset_name: str | None, *terms: Any
 ) -> Callable[[], Mapping[str, Any]] | None:
-    """List the run, if its data have a name, and return what its statement will say of the list, too."""
-    if dataset_name is None or run.sealed:
+    """List the run, if its data have a name, and return what its statement will say of other runs, too.
+
+    Without a name, they are those of this process on the same ``data``, ``None`` where the caller's ledger counts them.
+    """
+    if run.sealed:
         return fields
-    listed = ListedRun(dataset_name, *terms)
-    run.record(listed)
-    return lambda: {**({} if fields is None else fields()), "dataset": listed.stated(run.randomness)}
+    if dataset_name is not None:
+        listed = ListedRun(dataset_name, *terms)
+        run.record(listed)
+        return lambda: {**({} if fields is None else fields()), "dataset": listed.stated(run.randomness)}
+    if not (others := _other_runs(data, run)):
+        return fields
+    return lambda: {**({} if fields is None else fields()), "dataset": {"other_runs": others}}
 
 
 def _check_variants(
