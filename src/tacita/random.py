@@ -126,7 +126,7 @@ class Randomness:
 
     The current key gives the coins and the noise of single queries. It moves forward at each checkpoint
     (:meth:`ratchet`), so that a stolen file does not open the past. Coins that hold for a whole session (its disjoint
-    batches, say) come from the session's own key, which is derived on first use and kept until :meth:`forget`.
+    batches, say) come from the session's own key, which is derived on first use and kept.
 
     Whoever loads a saved Randomness may not be alone: a copy of the file may be in use elsewhere. So queries that the
     ledger has not seen are drawn under a new key (:meth:`renew`), and so is every next generation.
@@ -159,6 +159,7 @@ class Randomness:
         self._loaded = False  # whether another process had this key before
         self._path: Path | None = None  # the private file that this was loaded from, and what it holds
         self._text, self._unwritten = b"", False
+        self._failed: str | os.PathLike[str] | None = None  # the file that could not be written
         # By session: ascending, from which query on which key stands for the current one.
         self._renewed: dict[str, list[tuple[int, Key]]] = {}
         # By session: the keys of noise of earlier generations that is still wanted, and the number after the last.
@@ -233,8 +234,13 @@ class Randomness:
             self.write_back()
 
     def write_back(self) -> None:
-        """Write what has changed into the private file, if this was loaded from one; raises as :meth:`renew`."""
+        """Write what has changed into the private file, if this was loaded from one; raises as :meth:`renew`.
+
+        A file that :meth:`save` could not write is written first.
+        """
         with self.query_lock:
+            if self._failed is not None:
+                self.save(self._failed)
             if not (self._loaded and self.secure and self._unwritten):
                 return
             assert self._path is not None
@@ -284,16 +290,11 @@ class Randomness:
             "other values. Build a new oracle, with a ledger of its own, in this process."
         )
 
-    def forget(self, session: str) -> None:
-        """Drop the keys of a session that has ended. Its name stays taken."""
-        with self._lock:
-            for keys in (self._sessions, self._renewed, self._noise, self._wanted):
-                keys.pop(session, None)
-
     def end_noise(self, sessions: Iterable[str]) -> None:
-        """Forget those of ``sessions``, which have ended, whose noise was correlated: no key opens it any more."""
-        for session in (self._noise.keys() | self._wanted.keys()) & {*sessions}:
-            self.forget(session)
+        """Forget the keys of correlated noise of those of ``sessions``, which have ended; their own keys stay."""
+        for session in sessions:
+            self._noise.pop(session, None)
+            self._wanted.pop(session, None)
 
     def claim(self, session: str, *, ledger: str, resumed: bool = False) -> str:
         """Claim the name of a session: two oracles under one name would add the same noise to different sums.
@@ -353,8 +354,10 @@ class Randomness:
                 "renewed": {name: [[first, _hex(key)] for first, key in one] for name, one in self._renewed.items()},
                 "noise": {name: [after, [*map(_hex, kept)]] for name, (after, kept) in self._noise.items()},
             }
+        self._failed = path
         path, text = Path(path).resolve(), json.dumps(state).encode()
         replace_durably(path, text, mode=0o600)
+        self._failed = None
         if path == self._path:
             self._text, self._unwritten = text, False
 

@@ -100,7 +100,7 @@ def test_a_thief_of_the_key_file_opens_a_banded_matrix_until_the_session_has_end
     assert kept["noise"] == {"train-1": [6, keys]}
     oracle.session.close()
     checkpointed(oracle, tmp_path, "key")
-    assert not json.loads((tmp_path / "key").read_text())["sessions"]
+    assert not json.loads((tmp_path / "key").read_text())["noise"]
 
 
 def test_a_checkpoint_drops_the_keys_of_noise_of_sessions_that_ended(make_oracle, asked, tmp_path, cyclic):
@@ -114,9 +114,27 @@ def test_a_checkpoint_drops_the_keys_of_noise_of_sessions_that_ended(make_oracle
     asked(again, 2)
     checkpointed(again, tmp_path, "key")
     secrets = (tmp_path / "key").read_text()
-    assert [*json.loads(secrets)["noise"]] == [*json.loads(secrets)["sessions"]] == ["train-2"]
+    assert [*json.loads(secrets)["noise"]] == ["train-2"]
     assert not any(one in secrets for one in ended)
     asked(again, 2)
+
+
+def test_a_session_that_ended_is_taken_up_after_its_noise_is_forgotten(make_oracle, asked, tmp_path, cyclic):
+    """What follows in the run, such as a score or the seal, was killed: twice, with a checkpoint in between."""
+    tacita.Randomness.system().save(tmp_path / "key")
+    ledger, state = None, None
+    for _ in range(3):
+        ledger = tacita.Ledger(tmp_path / "book", neighboring_relation="add_or_remove_one", privacy_unit="one row")
+        given = {"session": ledger.sessions[0]} if ledger.sessions else {}
+        oracle = make_oracle(**cyclic, **given, ledger=ledger, randomness=tacita.Randomness.load(tmp_path / "key"))
+        if state is not None:
+            oracle.load_state_dict(state)
+        asked(oracle, oracle.remaining_queries)
+        if not oracle.session.closed:
+            oracle.session.close()
+        state = checkpointed(oracle, tmp_path, "key")
+        ledger.close()
+    assert oracle.remaining_queries == 0
 
 
 def test_a_crashed_run_redoes_its_queries_bit_for_bit(problem, make_oracle, asked, tmp_path, cyclic):
@@ -202,7 +220,7 @@ def test_the_noise_of_a_session_that_ended_is_forgotten(make_oracle, asked, tmp_
     oracle = make_oracle(**CYCLIC)
     asked(oracle, 3)
     oracle.ratchet()
-    oracle.randomness.forget("train-1")
+    oracle.randomness.end_noise(["train-1"])
     oracle.randomness.save(tmp_path / "key")
     assert json.loads((tmp_path / "key").read_text())["noise"] == {}
 

@@ -2,12 +2,14 @@
 
 import os
 import shutil
+import warnings
 from functools import partial
 
 import pytest
 import torch
 
 import tacita
+from tacita.accounting import FullBatchLaw, GaussianSumEvent
 from tacita.errors import BudgetExceededError, LedgerError, ResumeError
 from tacita.estimators import ClippedSum
 from tacita.gradients import GivenSource
@@ -375,6 +377,35 @@ def test_two_copies_of_a_run_release_the_same_only_where_they_redo(problem, make
     assert [same(*pair) for pair in zip(one, two, strict=True)] == [True] * made + [False] * (6 - made)
     assert all(same(*pair) for pair in zip(one, releases, strict=False))
     assert all(same(*pair) for pair in zip(one, continued(tmp_path / "one", 7), strict=False))
+
+
+@pytest.mark.parametrize("more", [1.0, 2.0])
+def test_another_noise_is_drawn_anew(tmp_path, more):
+    """The same bits twice as large would tell the value: two releases, less their noise."""
+    event = GaussianSumEvent(
+        relation="add_or_remove_one", sampling=FullBatchLaw(), max_contribution=(1.0,), noise_std=(5.0,)
+    )
+    found, values = [], {"all": {"x": torch.tensor([[3.0, 0], [1.0, 0], [4.0, 0]], dtype=torch.float64)[:, 0]}}
+    tacita.Randomness.system().save(tmp_path / "key")
+    for std in (5.0, 5.0 * more):
+        ledger = tacita.Ledger(tmp_path / "book", neighboring_relation="add_or_remove_one", privacy_unit="one row")
+        session = ledger.sessions[0] if ledger.sessions else ledger.register(event, planned_queries=4)
+        randomness = tacita.Randomness.load(tmp_path / "key")
+        gate = ReleaseGate(session, tacita.GaussianMechanism(noise_multiplier=1.0), {"all": std}, randomness)
+        if session.opened:
+            gate.resume(0, randomness.generation, gate.identity)
+        with gate.lock, gate.turn(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            query, given = gate.begin(), {block: dict(named) for block, named in values.items()}
+            while not gate.commit(query, given):
+                gate.redo_nothing()
+                query = gate.begin()
+            found.append(gate.release()["all"]["x"])
+        assert session.queries_made == (1 if std == 5.0 else 2)
+        ledger.close()
+    first, second = found
+    assert torch.equal(first, second) == (more == 1.0)
+    assert more == 1.0 or not torch.allclose(more * first - second, (more - 1) * values["all"]["x"])
 
 
 def test_what_a_resumed_run_draws_anew_has_all_of_its_noise(tmp_path):

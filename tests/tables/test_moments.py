@@ -241,3 +241,22 @@ def test_a_session_is_bound_to_both_thresholds():
         with pytest.raises(ResumeError, match="other settings"):
             oracle_of(features, ledger=ledger, session=session, **other)
     oracle_of(features, ledger=ledger, session=session)
+
+
+def test_a_query_whose_session_has_ended_is_redone(tmp_path):
+    features, found, state = torch.randn(20, 2, 3), [], {}
+    tacita.Randomness.system().save(tmp_path / "key")
+    for _ in range(2):
+        ledger = tacita.Ledger(tmp_path / "book", neighboring_relation="add_or_remove_one", privacy_unit="one row")
+        asking = tacita.MomentsOracle(
+            features, num_records=20, max_mean_norm=2.0, max_square_norm=5.0, ledger=ledger,
+            mechanism=tacita.GaussianMechanism(noise_multiplier=10.0),
+            randomness=tacita.Randomness.load(tmp_path / "key"),
+            **({"session": ledger.sessions[0]} if ledger.sessions else {}),
+        )  # fmt: skip
+        state = state or asking.oracle.state_dict()
+        asking.oracle.load_state_dict(state)
+        found.append(asking.query())
+        ledger.close()
+    assert torch.equal(found[0].mean, found[1].mean)
+    assert ledger.sessions[0].queries_made == 1

@@ -14,6 +14,7 @@ import torch
 
 import tacita
 from tacita.ledger.verdict import verdict
+from tacita.runs.run_list import ListedRun
 from tacita.tables import check_run
 from tacita.training import callbacks
 from tests.devices import models_move_to_the_device, on_each_device
@@ -409,6 +410,29 @@ def test_a_run_that_is_taken_up_again_is_no_other_run(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         tacita.fit(*given, **SETTINGS, folder=tmp_path / "a", callbacks=[stopped])
     assert other_runs(tacita.fit(*given, **SETTINGS, folder=tmp_path / "a")) == 0
+
+
+def test_a_run_that_was_killed_before_it_said_that_it_is_finished_counts(tmp_path, monkeypatch):
+    """A copy that goes on would stand for it."""
+    given = {**SETTINGS, "dataset_name": "visits"}
+
+    def copied(*_):
+        if not (tmp_path / "b").exists():
+            shutil.copytree(tmp_path / "a", tmp_path / "b")
+
+    def killed(self, randomness, *, finished=False):
+        if finished:
+            raise KeyboardInterrupt
+        record(self, randomness)
+
+    record = ListedRun.record
+    with monkeypatch.context() as patch:
+        patch.setattr(ListedRun, "record", killed)
+        with pytest.raises(KeyboardInterrupt):
+            tacita.fit(*problem(), **given, folder=tmp_path / "a", callbacks=[copied])
+    assert tacita.fit(*problem(), **given, folder=tmp_path / "a").statement
+    assert other_runs(tacita.fit(*problem(), **given, folder=tmp_path / "b")) == 1
+    assert "a copy of a run went on by itself" in check_run(tmp_path / "a").notes[0]
 
 
 def test_runs_on_named_data_are_counted(tmp_path):

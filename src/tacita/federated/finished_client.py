@@ -19,14 +19,14 @@ from tacita.runs import checkpoint
 from tacita.runs.folder import RunFolder
 from tacita.runs.run_facts import run_facts
 from tacita.runs.run_lifecycle import RunLifecycle
-from tacita.runs.run_list import ListedRun, check_name
-from tacita.runs.sealed_run import publish
+from tacita.runs.run_list import ListedRun, check_name, finish_sealed
+from tacita.runs.sealed_run import SealedRun, publish
 
 CAVEATS = (
     "The guarantee is against the server and whoever sees this client's messages, or the models made of them: all data "
     "of this client is protected. That it took part, and when, is not.",
     SECURE_AGGREGATION,
-    "It holds if one copy alone of this client's folder has sent messages: two copies use the same noise.",
+    "It holds if one copy alone of this client's folder has sent messages: what another one has sent comes on top.",
 )
 
 
@@ -58,6 +58,7 @@ def finish_client(
     check_name(dataset_name, folder)
     place = RunFolder(folder)
     if ends_with_seal(place.ledger):  # private files may be there still
+        finish_sealed(place.path, SealedRun.intact(place.path).stated)
         return tidied(place)
     if not place.unfinished or not place.checkpoint.exists():
         raise ResumeError(f"folder must be that of a client that has started, got {str(folder)!r}.")

@@ -112,10 +112,15 @@ def run_simulation(settings: SimulationSettings, progress: Callable[[float], Non
         chosen.append(words)
     if not unfinished:  # what is refused when a simulation is built leaves no folder
         _built(settings, strategy, problem, weights, ledger=_ledger(settings), randomness=Randomness.system())
-    folder.create()
-    randomness = Randomness.load(folder.key) if unfinished else Randomness.system()
-    if not unfinished:
-        randomness.save(folder.key)  # before there is a ledger, so that a run that is killed from here on is continued
+    with folder.starting():
+        if folder.unfinished != unfinished:
+            raise ResumeError(
+                f"another process has begun a simulation in {settings.output!r} meanwhile: choose another."
+            )
+        folder.create()
+        randomness = Randomness.load(folder.key) if unfinished else Randomness.system()
+        if not unfinished:  # before there is a ledger, so that a run that is killed from here on is continued
+            randomness.save(folder.key)
     ledger = _ledger(settings, folder)
     try:
         simulation = _built(settings, strategy, problem, weights, ledger=ledger, randomness=randomness)

@@ -121,16 +121,18 @@ class ReleaseGate:
     def identity(self) -> str:
         """A keyed tag of the session's own key, and of what else must be the same for all of the session.
 
-        That is the number of rows, if their batches hold for the whole session, and the key of the last noise, if it is
-        to be taken back. The tag shows whether a resumed run still has them, and nothing else.
+        That is the number of rows, if their batches hold for the whole session, and in a tag of its own the key of the
+        last noise, if it is to be taken back. It shows whether a resumed run still has them, and nothing else.
         """
         return self._identity(self._position)
 
     def _identity(self, position: int) -> str:
         parts = [np.array(self.assigned_rows)] if self.assigned_rows else []
+        found = self.session_key.tag("identity", parts=parts)
         if self._lags and position:
-            parts.append(self._randomness.noise_key(self._name, position - 1).stream("identity").words(2))
-        return self.session_key.tag("identity", parts=parts)
+            noise = self._randomness.noise_key(self._name, position - 1).stream("identity").words(2)
+            found += " " + self.session_key.tag("last noise", position - 1, parts=[noise])
+        return found
 
     @property
     def session_key(self) -> Key:
@@ -182,7 +184,8 @@ class ReleaseGate:
             raise ResumeError(
                 f"session {self.session.id!r} has no such position: the checkpoint belongs to another one."
             )
-        if identity != self._identity(position):
+        known, own = (str(one).split(" ") for one in (identity, self._identity(position)))
+        if known[0] != own[0] or (known != own and not self.session.closed):  # a closed one has forgotten its noise
             raise ResumeError(
                 f"session {self.session.id!r} was begun with another key, or with other data if its records have their "
                 "batches for the whole session: hand in the randomness that was saved with the checkpoint "
@@ -390,7 +393,7 @@ class ReleaseGate:
         named = [(block, name, x) for block, tensors in values.items() for name, x in tensors.items()]
         layout = [(block, name, tuple(x.shape), str(x.dtype)) for block, name, x in named]
         added = repr(self._mechanism) if isinstance(self._mechanism, Mechanism) else ""
-        described = repr((layout, added)).encode() + elsewhere
+        described = repr((layout, added, sorted(self.noise_std.items()))).encode() + elsewhere
         parts = chain([described], _bytes_of(local(x) for _, _, x in named))
         return self._randomness.query_key(self._name, query).tag(self._name, "fingerprint", query, parts=parts)
 
@@ -450,7 +453,7 @@ def answer(
 
 def _bytes_of(tensors: Iterable[Tensor]) -> Iterator[np.ndarray]:
     """Yield the bytes of each tensor. Those of another device are joined there: the host waits for every copy."""
-    flat = (x.detach().reshape(-1).view(torch.uint8) for x in tensors)
+    flat = (x.detach().reshape(-1).contiguous().view(torch.uint8) for x in tensors)
     for device, alike in groupby(flat, key=lambda x: x.device):
         if device.type == "cpu":
             yield from (x.numpy() for x in alike)

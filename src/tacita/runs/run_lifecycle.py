@@ -11,7 +11,7 @@ A process may be killed between any two of them, and the same call takes the run
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tacita._files import replace_durably
 from tacita.accounting import NeighboringRelation
@@ -20,10 +20,8 @@ from tacita.ledger import Ledger
 from tacita.random import Randomness
 from tacita.runs.folder import RunFolder
 from tacita.runs.run_facts import run_id
+from tacita.runs.run_list import ListedRun, finish_sealed
 from tacita.runs.sealed_run import STATEMENT, SealedRun
-
-if TYPE_CHECKING:
-    from tacita.runs.run_list import ListedRun
 
 
 class RunLifecycle:
@@ -176,7 +174,7 @@ class RunLifecycle:
             )
         return tag
 
-    def record(self, listed: "ListedRun") -> None:
+    def record(self, listed: ListedRun) -> None:
         """Add the run to the list of the runs on its data; once it is sealed, as a finished one."""
         listed.record(self.randomness)
         self._listed = listed
@@ -197,6 +195,9 @@ class RunLifecycle:
         """Remove what is private, the key last. Call it when the ledger is closed."""
         if self._listed is not None:
             self._listed.record(self.randomness, finished=True)
+        elif self.sealed:
+            run = self.sealed_run()
+            finish_sealed(run.folder, run.stated)
         if self.folder is not None:
             self.folder.finish()
 

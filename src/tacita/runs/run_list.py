@@ -68,17 +68,7 @@ class ListedRun:
             "lineage": [*randomness.lineage],
             "finished": finished,
         }
-        handle = os.open(self._list, os.O_RDWR | os.O_CREAT | os.O_APPEND | BINARY, 0o644)
-        with os.fdopen(handle, "rb+", buffering=0) as file:
-            lock = HeldLock(self._list, wait=True, handle=file.fileno())
-            try:
-                before = file.read()
-                if line not in _lines(before):
-                    torn = b"\n" if before and not before.endswith(b"\n") else b""
-                    file.write(torn + json.dumps(line).encode() + b"\n")
-                    flush(file.fileno())
-            finally:
-                lock.release()
+        _add(self._list, line)
 
     def stated(self, randomness: Randomness) -> dict[str, Any]:
         """Return what the run's statement says about the list."""
@@ -93,6 +83,32 @@ class ListedRun:
     @property
     def _list(self) -> Path:
         return Path(self.output).absolute().parent / NAME
+
+
+def finish_sealed(folder: Path, stated: Mapping[str, Any]) -> None:
+    """Say that a run is finished whose process was killed between its seal and that line."""
+    dataset, path = stated.get("dataset"), folder.absolute().parent / NAME
+    if not isinstance(dataset, Mapping) or "process" not in dataset or not path.exists():
+        return
+    for line in _lines(path.read_bytes()):
+        if line.get("id") == dataset.get("id") and _lineage(line)[-1:] == [dataset["process"]]:
+            _add(path, {**line, "finished": True})
+            return
+
+
+def _add(path: Path, line: Mapping[str, Any]) -> None:
+    """Add a line to the list that it does not hold yet."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | BINARY, 0o644)
+    with os.fdopen(handle, "rb+", buffering=0) as file:
+        lock = HeldLock(path, wait=True, handle=file.fileno())
+        try:
+            before = file.read()
+            if line not in _lines(before):
+                torn = b"\n" if before and not before.endswith(b"\n") else b""
+                file.write(torn + json.dumps(line).encode() + b"\n")
+                flush(file.fileno())
+        finally:
+            lock.release()
 
 
 def others(folder: Path, dataset: Mapping[str, Any]) -> tuple[str, ...]:

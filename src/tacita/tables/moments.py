@@ -188,7 +188,8 @@ class MomentsOracle:
         std = (square - mean.square()).clamp(min=max(square_noise, SMALLEST_VARIANCE)).sqrt()
         mean, std = mean * self._scale.to(mean.device), std * self._scale.to(std.device)
         self.layer.set(mean, std)
-        oracle.session.close()
+        if not oracle.session.closed:  # else an earlier process was killed after it
+            oracle.session.close()
         return Moments(mean, std, mean_noise, square_noise)
 
     def __repr__(self) -> str:
