@@ -354,8 +354,7 @@ class Randomness:
                 "renewed": {name: [[first, _hex(key)] for first, key in one] for name, one in self._renewed.items()},
                 "noise": {name: [after, [*map(_hex, kept)]] for name, (after, kept) in self._noise.items()},
             }
-        self._failed = path
-        path, text = Path(path).resolve(), json.dumps(state).encode()
+        self._failed, path, text = path, Path(path).resolve(), json.dumps(state).encode()
         replace_durably(path, text, mode=0o600)
         self._failed = None
         if path == self._path:

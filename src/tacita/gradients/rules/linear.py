@@ -108,9 +108,7 @@ class LinearRule(LayerRule):
 
 
 def _linear(x: Tensor, parameters: Parameters) -> Tensor:
-    weight = parameters["weight"]
-    assert weight is not None
-    return F.linear(x, weight, parameters.get("bias"))
+    return F.linear(x, parameters["weight"], parameters.get("bias"))  # type: ignore[arg-type] # there is a weight
 
 
 def _summed_products(grad: Tensor, x: Tensor) -> Tensor:
