@@ -19,10 +19,10 @@ from tacita.finetune.records import EMPTY, NO_JSON, NO_UTF8, Line, physical_line
 from tacita.finetune.settings import RecordSettings
 from tacita.finetune.text_run import Prepared, encoder_of
 from tacita.ledger import Ledger
-from tacita.ledger.verdict import plan_warnings
 from tacita.mechanisms import GaussianMechanism
 from tacita.oracles import ClippedGradientOracle, trainable
 from tacita.sampling import FullBatchSampler, PoissonSampler
+from tacita.tables.dry_run import plan_warnings
 
 RELATION = "add_or_remove_one"
 TIMED = 3  # steps on synthetic rows

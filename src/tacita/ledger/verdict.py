@@ -115,11 +115,6 @@ def verdict(
     return Verdict(word, tuple(words for words, holds in warnings.items() if holds), epsilon, _missing(fields))
 
 
-def plan_warnings(epsilon: float) -> list[str]:
-    """Return what a dry run says, in lines, of the epsilon that it plans, as the verdict of the run will."""
-    return [f"CAUTION: {PROMISES_NOTHING}"] * (epsilon >= NEXT_TO_NOTHING)
-
-
 def _like_a_guess(score: Any) -> bool:
     from tacita.ledger.constant_guess import like_a_guess
 

@@ -6,7 +6,7 @@ All of it is public; only the structure of the file is used.
 from tacita._counted import counted
 from tacita.ledger import Ledger, Session
 from tacita.ledger.text_lines import names_in_words
-from tacita.ledger.verdict import plan_warnings
+from tacita.ledger.verdict import NEXT_TO_NOTHING, PROMISES_NOTHING
 from tacita.tables import rules
 from tacita.tables.lean_survey import GROUP_STANDS_OUT
 from tacita.tables.models import check_model
@@ -58,6 +58,11 @@ def plan_in_words(settings: TableSettings) -> str:
         "dry run: nothing was spent, nothing was written",
     ]
     return "".join(f"{line}\n" for line in lines)
+
+
+def plan_warnings(epsilon: float) -> list[str]:
+    """Return what a dry run says, in lines, of the epsilon that it plans, as the verdict of the run will."""
+    return [f"CAUTION: {PROMISES_NOTHING}"] * (epsilon >= NEXT_TO_NOTHING)
 
 
 def _test_in_words(test: Table, column: str, name: str | None) -> str:
