@@ -110,7 +110,10 @@ def check_same(folder: Path, expected: Mapping[str, str]) -> None:
     found = hashes(folder)
     for name in sorted({*expected, *found}):
         if found.get(name) != expected.get(name):
-            raise TacitaError(f"the base model differs from the one trained on ({name}): give --base PATH, or base=.")
+            raise TacitaError(
+                f"the base model differs from the one trained on ({name}): give --base PATH (base=) of the one whose "
+                "SHA-256 the statement has."
+            )
 
 
 def open_tokenizer(folder: Path, template: str | None = None) -> Any:

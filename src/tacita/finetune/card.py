@@ -40,14 +40,14 @@ def card(fields: Mapping[str, Any], settings: FinetuneSettings, base: str) -> st
     head = ["---", f"library_name: {'peft' if settings.train == 'lora' else 'transformers'}"]  # a hub has other bases
     head += ["pipeline_tag: text-generation", "tags:", "- differential-privacy", "---", ""]
     lines = [
-        f"# {base}, fine-tuned with differential privacy",
+        f"# Fine-tuned with differential privacy (base: a model in a folder named {base})",
         "",
         *([f"**{headline}**", ""] if headline else []),
         f"**{weighed.in_words()}**: {guarantee_in_words(fields, weighed)}.",
         "",
         f"* Model: {model_in_words(fields)}.",
         f"* Data: {data_in_words(fields)}",
-        f"* Trained: {settings.epochs:g} expected passes, clipping threshold {settings.max_grad_norm:g}, "
+        f"* Trained: {settings.epochs:g} passes in expectation, clipping threshold {settings.max_grad_norm:g}, "
         f"{settings.max_tokens} tokens a record.",
         *(f"* {str(name).capitalize().replace('_', ' ')}: {value}" for name, value in dict(said or {}).items()),
         f"* Score: {'none was bought.' if score is None else score_in_full(score)}{_perplexity(score)}",

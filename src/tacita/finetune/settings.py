@@ -74,7 +74,7 @@ class FinetuneSettings(RecordSettings):
         targets: Its modules: all-linear, or names separated by commas.
         loss: mean or sum over a record's own targets; the sum is divided by half of the length.
         epochs: Passes over the data, in expectation.
-        batch: Expected number of records (persons) in a step, of n = --rows; max(min(n, 256), n / 50) by default.
+        batch: Expected number of records (persons) in a step; max(min(n, 256), n / 50) of n that are not held out.
         physical_batch: Sequences in memory at once; changes no value.
         max_grad_norm: Clipping threshold.
         lr: Step size of AdamW, 2e-3 for lora and 5e-4 for full; it falls linearly after 5 % of the steps.
