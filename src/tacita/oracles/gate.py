@@ -346,9 +346,8 @@ class ReleaseGate:
             following = self._randomness.generation + 1
             write({**self.state_dict(), "generation": following})
             self.advance_key(following)
-            self._randomness.end_noise(
-                self._randomness.name_for(one, self.session.ledger) for one in self.session.ended
-            )
+            ended = [self._randomness.name_for(one, self.session.ledger) for one in self.session.ended]
+            self._randomness.end_noise(ended)
             self._randomness.save(key)
 
     def advance_key(self, generation: int) -> None:
