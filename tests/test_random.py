@@ -311,6 +311,21 @@ def test_a_file_that_could_not_be_saved_is_saved_before_the_next_draw(tmp_path, 
     assert keys_of(Randomness.load(tmp_path / "key")) == keys_of(one)
 
 
+def test_a_file_that_could_not_be_saved_is_not_written_over_what_another_process_wrote(tmp_path, monkeypatch):
+    Randomness.system().save(tmp_path / "key")
+    one = Randomness.load(tmp_path / "key")
+    one.ratchet()
+    with monkeypatch.context() as patch:
+        patch.setattr("tacita.random.replace_durably", lambda *args, **kwargs: (_ for _ in ()).throw(OSError("full")))
+        with pytest.raises(OSError, match="full"):
+            one.save(tmp_path / "key")
+    other = Randomness.load(tmp_path / "key")
+    other.write_back()
+    with pytest.raises(ResumeError, match="another process has changed it"):
+        one.write_back()
+    assert keys_of(Randomness.load(tmp_path / "key")) == keys_of(other)
+
+
 def test_each_process_has_a_name_in_the_lineage(tmp_path):
     run = Randomness.system()
     run.save(tmp_path / "key")

@@ -159,7 +159,7 @@ class Randomness:
         self._loaded = False  # whether another process had this key before
         self._path: Path | None = None  # the private file that this was loaded from, and what it holds
         self._text, self._unwritten = b"", False
-        self._failed: str | os.PathLike[str] | None = None  # the file that could not be written
+        self._failed: Path | None = None  # the file that could not be written
         # By session: ascending, from which query on which key stands for the current one.
         self._renewed: dict[str, list[tuple[int, Key]]] = {}
         # By session: the keys of noise of earlier generations that is still wanted, and the number after the last.
@@ -239,7 +239,7 @@ class Randomness:
         A file that :meth:`save` could not write is written first.
         """
         with self.query_lock:
-            if self._failed is not None:
+            if self._failed not in (None, self._path):
                 self.save(self._failed)
             if not (self._loaded and self.secure and self._unwritten):
                 return
@@ -354,8 +354,8 @@ class Randomness:
                 "renewed": {name: [[first, _hex(key)] for first, key in one] for name, one in self._renewed.items()},
                 "noise": {name: [after, [*map(_hex, kept)]] for name, (after, kept) in self._noise.items()},
             }
-        self._failed, path, text = path, Path(path).resolve(), json.dumps(state).encode()
-        replace_durably(path, text, mode=0o600)
+        self._failed = path = Path(path).resolve()
+        replace_durably(path, text := json.dumps(state).encode(), mode=0o600)
         self._failed = None
         if path == self._path:
             self._text, self._unwritten = text, False

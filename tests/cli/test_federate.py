@@ -215,6 +215,25 @@ def test_a_run_that_stopped_before_its_first_round_is_continued(clients, monkeyp
     assert "6 of 6 planned queries made" in " ".join(run_simulation(settings).split())
 
 
+def test_a_second_simulation_in_a_folder_leaves_the_first_one_its_key(clients, monkeypatch):
+    """The second one found the folder empty, and read its clients while the first one began."""
+    settings = SimulationSettings.from_toml(toml(settings_of(clients)))
+
+    def killed(share):
+        raise KeyboardInterrupt
+
+    def slow(given):
+        monkeypatch.undo()
+        with pytest.raises(KeyboardInterrupt):
+            run_simulation(settings, killed)
+        return read_clients(given)
+
+    monkeypatch.setattr(simulated_run, "read_clients", slow)
+    with pytest.raises(ResumeError, match="another process has begun"):
+        run_simulation(settings)
+    assert "6 of 6 planned queries made" in " ".join(run_simulation(settings).split())
+
+
 def test_an_interrupted_run_keeps_its_settings(clients):
     def stop(share):
         raise KeyboardInterrupt

@@ -185,7 +185,8 @@ class ReleaseGate:
                 f"session {self.session.id!r} has no such position: the checkpoint belongs to another one."
             )
         known, own = (str(one).split(" ") for one in (identity, self._identity(position)))
-        if known[0] != own[0] or (known != own and not self.session.closed):  # a closed one has forgotten its noise
+        over = self.session.closed and position > self.session.last_query  # nothing is drawn: its noise is forgotten
+        if known[0] != own[0] or (known != own and not over):
             raise ResumeError(
                 f"session {self.session.id!r} was begun with another key, or with other data if its records have their "
                 "batches for the whole session: hand in the randomness that was saved with the checkpoint "

@@ -5,7 +5,6 @@ chooses epsilon or delta.
 """
 
 import math
-import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -37,9 +36,8 @@ from tacita.oracles.records import Records, as_records
 from tacita.random import Randomness
 from tacita.runs.checkpoint import TrainingState
 from tacita.runs.folder import RunFolder
-from tacita.runs.run_facts import run_id
 from tacita.runs.run_lifecycle import RunLifecycle
-from tacita.runs.run_list import ListedRun, check_name
+from tacita.runs.run_list import check_name
 from tacita.training.callbacks import Callback, Watch, Watching, as_callbacks
 from tacita.training.chosen_settings import (
     Average,
@@ -61,6 +59,7 @@ from tacita.training.fingerprint import data_fingerprint
 from tacita.training.finished_run import Export, Publish, Published, Run, finished_run, restored_run
 from tacita.training.held_out_loss import SCORE, HeldOutLoss, HeldOutScore
 from tacita.training.loop import Checkpoints, train
+from tacita.training.other_runs import with_other_runs
 from tacita.training.progress import Progress
 from tacita.training.public_loss import EarlyStop
 from tacita.training.several_ranks import SEALED, same_weights
@@ -301,7 +300,7 @@ def fit(
             finished = _finished(
                 run, state, watching, kept, written,
                 bought=bought, delta=target_delta,
-                fields=_with_others(fields, run, None if paying is ledger else dataset, dataset_name, *terms),
+                fields=with_other_runs(fields, run, None if paying is ledger else dataset, dataset_name, *terms),
                 said=_said(chosen, about, None if units is not None else num_records), bar=progress,
             )  # fmt: skip
     run.finish()
@@ -311,40 +310,6 @@ def fit(
 def _said(chosen: ChosenSettings, about: Mapping[str, str] | None, num_records: int | None) -> dict[str, Any]:
     rows = {} if num_records is None else {"rows": {"value": num_records, "how": "declared"}}
     return {"chosen_by_tacita": chosen.words, **({"about": dict(about)} if about else {}), **rows}
-
-
-_RUNS: dict[int, set[str]] = {}  # of this process which no list has, by the address of their data
-
-
-def _other_runs(dataset: Any, run: RunLifecycle) -> int:
-    """Count the other runs of this process on the same data, as of a cell that is called again with other settings."""
-    while isinstance(dataset, tuple | list | Mapping) and dataset:
-        dataset = next(iter(dataset.values() if isinstance(dataset, Mapping) else dataset))
-    if id(dataset) not in _RUNS:
-        try:
-            weakref.finalize(dataset, _RUNS.pop, id(dataset))  # another object may have its address then
-        except TypeError:  # a number, say, which does not live as long as the data
-            return 0
-    _RUNS.setdefault(id(dataset), set()).add(run_id(run.randomness))
-    return len(_RUNS[id(dataset)]) - 1
-
-
-def _with_others(
-    fields: Callable[[], Mapping[str, Any]] | None, run: RunLifecycle, data: Any, dataset_name: str | None, *terms: Any
-) -> Callable[[], Mapping[str, Any]] | None:
-    """List the run, if its data have a name, and return what its statement will say of other runs, too.
-
-    Without a name, they are those of this process on the same ``data``, ``None`` where the caller's ledger counts them.
-    """
-    if run.sealed:
-        return fields
-    if dataset_name is not None:
-        listed = ListedRun(dataset_name, *terms)
-        run.record(listed)
-        return lambda: {**({} if fields is None else fields()), "dataset": listed.stated(run.randomness)}
-    if not (others := _other_runs(data, run)):
-        return fields
-    return lambda: {**({} if fields is None else fields()), "dataset": {"other_runs": others}}
 
 
 def _check_variants(
