@@ -180,24 +180,23 @@ class RunLifecycle:
         self._listed = listed
 
     def sealed_run(self) -> SealedRun:
-        """Return the files of the run that was found sealed, none of which was changed since.
+        """Return the files of the run that was found sealed, none of which was changed since; it is listed as finished.
 
         Raises:
             ResumeError: A file was changed.
         """
         assert self.folder is not None
         try:
-            return SealedRun.intact(self.folder.path)
+            run = SealedRun.intact(self.folder.path)
         except TacitaError as error:
             raise ResumeError(f"the run that was finished here was changed since: {error}") from None
+        finish_sealed(run.folder, run.stated)
+        return run
 
     def finish(self) -> None:
         """Remove what is private, the key last. Call it when the ledger is closed."""
         if self._listed is not None:
             self._listed.record(self.randomness, finished=True)
-        elif self.sealed:
-            run = self.sealed_run()
-            finish_sealed(run.folder, run.stated)
         if self.folder is not None:
             self.folder.finish()
 
