@@ -150,6 +150,19 @@ def test_where_nothing_was_learned_the_statement_begins_with_it(tmp_path):
     assert "headline" not in run().statement.to_json()
 
 
+def test_a_gain_shows_from_the_size_on_that_was_said_before():
+    score = HeldOutLoss(upper=5.0, loss_fn=losses, share=0.2)
+    least, held_out = score.smallest_gain(N, 2.0, 1e-5), 0.2 * N
+    (bought,) = run(score, epsilon=2.0).statement.to_json()["purchases"]
+
+    def low(lowered_by):
+        mean = lowered_by / score.upper
+        sums = [held_out * one for one in (0.3, mean, SQUARE * 0.3**2, SQUARE * mean**2)]
+        return _means(held_out, sums, bought["noise_std"])[2][1]
+
+    assert low(0.999 * least) < 0.0 < low(1.001 * least)
+
+
 def test_too_few_records_for_the_noise_give_no_number():
     fields = run(epsilon=0.05).statement.to_json()
     assert fields["holdout_score"]["value"] is None

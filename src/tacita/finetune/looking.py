@@ -129,13 +129,22 @@ def plan_in_words(prepared: Prepared) -> str:
         f"signal to noise of a step: {ratio:.3g}, the longest mean of clipped gradients over the length of the noise. "
         "Below 1 a step alone is mostly noise: more records, a larger batch, a lower rank or a larger epsilon raise it",
         f"about {seconds * sequences / physical * steps / 60:.1f} minutes here, by {TIMED} steps on synthetic rows",
-        *(
-            [f"the score is bought on {settings.holdout:.0%} of the {what}, beside the training"]
-            * (n < settings.number)
-        ),
+        *_score_in_words(prepared, what),
         "no record was read, and nothing was spent",
     ]
     return "\n".join(words) + "\n"
+
+
+def _score_in_words(prepared: Prepared, what: str) -> list[str]:
+    settings = prepared.settings
+    if (score := prepared.score) is None or prepared.kept == settings.number:
+        return []
+    least = score.smallest_gain(settings.number, settings.epsilon, settings.delta)
+    return [
+        f"the score is bought on {settings.holdout:.0%} of the {what}, beside the training; at its noise the run has "
+        f"to lower the loss by {least:.2g} nats or more, else its statement says NOTHING LEARNED: more {what}, a "
+        "larger --holdout or a larger epsilon lower that"
+    ]
 
 
 def planned(prepared: Prepared, n: int) -> tuple[PoissonSampler, int, GaussianSumEvent]:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from tacita import _validate
+from tacita.accounting import FullBatchLaw, GaussianSumEvent, calibrate
 from tacita.clipping import FlatClipper
 from tacita.errors import BudgetExceededError
 from tacita.gradients.functional import LossFn
@@ -73,6 +74,21 @@ class HeldOutLoss:
     def kept(self, num_records: int) -> int:
         """Return the public number of records that are trained on."""
         return max(round((1 - self.share) * num_records), 1)
+
+    def smallest_gain(self, num_records: int, epsilon: float, delta: float) -> float:
+        """Return which drop of the mean loss shows above the noise alone, where no record differs from another."""
+
+        def event(noise_multiplier: float) -> GaussianSumEvent:
+            return GaussianSumEvent(
+                relation="add_or_remove_one",
+                sampling=FullBatchLaw(),
+                max_contribution=(BOUND,),
+                noise_std=(BOUND * noise_multiplier,),
+            )
+
+        (noise_std,) = event(calibrate(event, "add_or_remove_one", epsilon, delta, queries=1)).noise_std
+        width = Z * math.hypot(_spread(0.0, 0.0, num_records, noise_std), noise_std) + SKEW
+        return self.upper * width / (num_records - self.kept(num_records))
 
     def split(self, dataset: Any, randomness: Randomness) -> tuple[Records, Records]:
         """Return the records to train on, and those to score, by the coins of the run's key."""
@@ -213,15 +229,18 @@ Mean = tuple[float, float, float]  # and its interval, in units of ``upper``
 
 def _means(number: float, sums: Sequence[float], noise_std: float) -> tuple[Mean, Mean, Mean]:
     """Return the means of a, of b and of d = b - a, by the noisy sums of v."""
-    spread = []
-    for total, square in zip(sums[:2], sums[2:], strict=True):
-        spread.append(math.sqrt(max((square + noise_std) / SQUARE - total**2 / number, 0.0)))
+    spread = [_spread(*pair, number, noise_std) for pair in zip(sums[:2], sums[2:], strict=True)]
     after, gain = sums[:2]
     return (
         _mean(after, spread[0], number, noise_std, least=0.0),
         _mean(after + gain, sum(spread), number, noise_std, copies=2, least=0.0),
         _mean(gain, spread[1], number, noise_std, least=-1.0),
     )
+
+
+def _spread(total: float, square: float, number: float, noise_std: float) -> float:
+    """Return how far the records spread about their mean, as a standard deviation of their sum, noise added."""
+    return math.sqrt(max((square + noise_std) / SQUARE - total**2 / number, 0.0))
 
 
 def _mean(total: float, spread: float, number: float, noise_std: float, *, copies: int = 1, least: float) -> Mean:
