@@ -162,12 +162,13 @@ def test_a_file_that_is_not_given_is_asked_for(tacita_command) -> None:
 
 
 def test_a_dry_run_finds_what_the_training_would_stop_at(table, tacita_command) -> None:
-    given = ("train", "table.csv", "--target", "label", "--epsilon", "1", "--delta", "1e-5", "--output", "run")
+    given = ("train", "table.csv", "--target", "label", "--epsilon", "1", "--delta", "1e-5")
     for more, named in ((("--test-file", "none.csv"), "test_file"), (("--model", "nowhere:net"), "nowhere:net")):
         outcome = tacita_command(*given, *more, "--dry-run")
         assert outcome.code == 2
         assert named in outcome.err
     assert "where the budget goes" in tacita_command(*given, "--dry-run").out
+    assert "output is missing" in tacita_command(*given).err
 
 
 @pytest.mark.parametrize(("epsilon", "first"), [("19", "epsilon 19 at"), ("20", "CAUTION: epsilon promises")])

@@ -73,7 +73,7 @@ def train(
     """
     given = {**({} if data is None else {"data": data}), **(settings or {})}
     given["about"] = {name: value for name, value in asdict(about).items() if value is not None}
-    chosen = _settings(given, config, trust_code=trust_code)
+    chosen = _settings(given, config, trust_code=trust_code, unsaid={"output": "unnamed"} if dry_run else {})
     if dry_run:
         from tacita.tables.dry_run import plan_in_words
 
@@ -82,8 +82,10 @@ def train(
     return _train(chosen, quiet=quiet)
 
 
-def _settings(given: dict[str, Any], config: str | None, *, trust_code: bool) -> TableSettings:
-    """Return the settings of the config file, overridden by those ``given`` as flags."""
+def _settings(
+    given: dict[str, Any], config: str | None, *, trust_code: bool, unsaid: Mapping[str, Any]
+) -> TableSettings:
+    """Return the settings of the config file, overridden by those ``given`` as flags; ``unsaid`` where neither is."""
     if "sweep" in given:
         given["sweep"] = read_text("sweep", given["sweep"])
     configured = {} if config is None else parse_toml(read_text("config", config))
@@ -95,7 +97,7 @@ def _settings(given: dict[str, Any], config: str | None, *, trust_code: bool) ->
         given["about"] = {**configured["about"], **given["about"]}
     elif "about" in configured and not given["about"]:
         del given["about"]  # not a table: the settings refuse it
-    return TableSettings.from_dict({**configured, **given})
+    return TableSettings.from_dict({**unsaid, **configured, **given})
 
 
 def _train(settings: TableSettings, *, quiet: bool) -> int:

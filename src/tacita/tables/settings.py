@@ -222,7 +222,7 @@ class TableSettings:
     """What the statement says as given: responsible, contact, data_period, purpose, recipients, retention."""
 
     output: Annotated[str, RUN]
-    """Folder of the run, new or empty."""
+    """Folder of the run, new or empty; not needed with --dry-run."""
 
     seed: Annotated[int | None, RUN, WHOLE, partial(_validate.count, at_least=0)] = None
     """Derive all coins and noise from this number, to repeat a demonstration. NOT PRIVATE: the noise can be computed
