@@ -6,7 +6,8 @@ The bases are GPT-2s of two layers of width 64 that this script trains on texts 
 20,000 phrases of SST-2 without their labels for E2E; CoLA and the phrases of a quarter of the sentences, with their
 labels as words, for SST-2. Settings are chosen on other public rows; those of SST-2 are fixed (docs/finetuning.md). The
 rest is ``tacita finetune`` as it stands: LoRA for E2E, all weights for SST-2. FOLDER keeps bases and figures, the same
-command goes on where it was stopped, and with all of them it writes the page. It needs transformers and PEFT.
+command goes on where it was stopped, and with all of them it writes the page. It needs transformers and PEFT; where
+Opacus is installed, it trains adapters for E2E, too.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -144,6 +146,32 @@ def train(prepared: Prepared, lr: float, steps: int, seed: int, *, noise: Any = 
         schedule.step()
 
 
+def train_with_opacus(
+    prepared: Prepared, lr: float, steps: int, seed: int, *, noise: Any, dataset: EncodedTexts, sampler: PoissonSampler
+) -> None:
+    """Train with Opacus' gradients, clipping and noise; loss, law of the batches, optimizer and schedule are ours."""
+    from opacus import GradSampleModule  # pyright: ignore[reportMissingImports]
+    from opacus.optimizers import DPOptimizer  # pyright: ignore[reportMissingImports]
+
+    torch.manual_seed(seed)
+    wrapped, loss = GradSampleModule(prepared.model.train()), sequence_losses()
+    optimizer = torch.optim.AdamW([p for p in wrapped.parameters() if p.requires_grad], lr=lr, weight_decay=0.0)
+    private = DPOptimizer(
+        optimizer,
+        noise_multiplier=noise.noise_multiplier,
+        max_grad_norm=prepared.settings.max_grad_norm,
+        expected_batch_size=sampler.expected_batch_size,
+    )
+    schedule = warmed_up(optimizer, steps)
+    for _ in range(steps):
+        drawn = torch.rand(len(dataset)) < sampler.sample_rate
+        private.zero_grad()
+        loss(wrapped, dataset.fetch(drawn.nonzero().flatten().numpy(), 0)).mean().backward()
+        private.step()
+        schedule.step()
+    wrapped.to_standard_module()
+
+
 def read_texts(folder: Path, texts: list[str], vocabulary: int, steps: int, others: list[str]) -> None:
     """Train a tokenizer on public texts, and a small GPT-2 on the first list of them."""
     made = tokenizers.Tokenizer(tokenizers.models.BPE())
@@ -197,9 +225,11 @@ class Experiment:
             model, _ = generation.load(f"{folder}/run", self.base)
             return self.measure(model, Prepared.of(files, settings), self.rows[3])
 
-    def in_memory(self, rows: list[Pair], test: list[Pair], epsilon: float | None, choice: Choice, seed: int) -> float:
+    def in_memory(
+        self, lots: tuple[list[Pair], ...], epsilon: float | None, choice: Choice, seed: int, *, by: Any = train
+    ) -> float:
         """Train at the rate of the command: without noise, or with as much in a mean gradient as the command has."""
-        prepared = opened(self.base, self.settings_of(choice))
+        (rows, test), prepared = lots, opened(self.base, self.settings_of(choice))
         given, kept, noise = {**self.settings, **choice}, prepared.kept, NO_NOISE
         rate, rows = given["batch"] / kept, rows[:kept]
         steps = math.ceil(given["epochs"] / rate)
@@ -208,7 +238,7 @@ class Experiment:
             event = partial(GaussianSumEvent, relation=RELATION, sampling=sampler.law, max_contribution=(1.0,))
             found = calibrate(lambda std: event(noise_std=(std,)), RELATION, epsilon, DELTA, queries=steps)
             noise = tacita.GaussianMechanism(noise_multiplier=found * len(rows) / kept)
-        train(prepared, choice["lr"], steps, seed, noise=noise, dataset=rows_of(prepared, rows), sampler=sampler)
+        by(prepared, choice["lr"], steps, seed, noise=noise, dataset=rows_of(prepared, rows), sampler=sampler)
         return self.measure(prepared.model, prepared, test)
 
 
@@ -280,11 +310,16 @@ def against_plain(log: Log, own: Experiment) -> dict[str, str]:
     name = own.base.name
     prepared = opened(own.base, own.settings_of({}))
     base = log.measured(f"{name} base", partial(own.measure, prepared.model, prepared, own.rows[3]))
-    plain, final = (partial(own.in_memory, *rows, None) for rows in (own.rows[:2], own.rows[2:]))
+    plain, final = (partial(own.in_memory, rows, None) for rows in (own.rows[:2], own.rows[2:]))
     ways: dict[str, Any] = {"not private": (plain, final, own.plain_choices)}
     for epsilon in (8.0, 3.0):
-        pilot = partial(own.in_memory, *own.rows[:2], epsilon)
+        pilot = partial(own.in_memory, own.rows[:2], epsilon)
         ways[f"epsilon {epsilon:g}"] = (pilot, partial(own.private_run, epsilon), own.choices)
+    if own.measure is nats and find_spec("opacus"):
+        pilot, final = (
+            partial(own.in_memory, rows, 8.0, by=train_with_opacus) for rows in (own.rows[:2], own.rows[2:])
+        )
+        ways["Opacus, epsilon 8"] = (pilot, final, own.choices)
     found = compared(log, name, ways)
     line = {"base": f"{base:.3g}"}
     for way, scores in found.items():
