@@ -50,7 +50,7 @@ RELATION: tacita.accounting.NeighboringRelation = "add_or_remove_one"
 TEXTS = {"messages": False, "physical_batch": 64}
 PAIRS = {**TEXTS, "max_tokens": TOKENS, "rank": 8, "batch": 128.0, "epochs": 1.2}
 OPINIONS = {**TEXTS, "max_tokens": 32, "train": "full"}
-OPINION_PRIVATE = {"lr": 1.5e-3, "batch": 4096.0, "epochs": 5.19, "max_grad_norm": 0.3}  # 50 steps
+OPINION_PRIVATE = {"lr": 3e-3, "batch": 8192.0, "epochs": 5.19, "max_grad_norm": 0.3}  # 25 steps
 OPINION_PLAIN = {"lr": 1e-3, "batch": 128.0, "epochs": 0.7}
 NO_NOISE = tacita.GaussianMechanism(noise_multiplier=0.0)
 Pair = tuple[str, str]
