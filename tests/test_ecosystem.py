@@ -228,7 +228,13 @@ def private_trainer(folder, privacy=(), **changes):
 
 
 @pytest.mark.parametrize(
-    "steps", [{"max_steps": 4}, {"max_steps": -1, "num_train_epochs": 2}, {"gradient_checkpointing": True}]
+    "steps",
+    [
+        {"max_steps": 4},
+        {"max_steps": -1, "num_train_epochs": 2},
+        {"gradient_checkpointing": True},
+        {"save_strategy": "steps", "save_steps": 1},
+    ],
 )
 def test_the_trainer_takes_the_steps_of_a_loop(tmp_path, steps, capsys):
     """Batch x accumulation is the expected batch, with one draw and one release a step."""
@@ -281,6 +287,7 @@ def test_the_trainer_takes_users(tmp_path):
         ({"bf16": True}, {}, "bf16 must be left at its default"),
         ({"neftune_noise_alpha": 5.0}, {}, "neftune_noise_alpha must be left"),
         ({"label_smoothing_factor": 0.1}, {}, "label_smoothing_factor must be left"),
+        ({"accelerator_config": {"gradient_accumulation_kwargs": {"num_steps": 3}}}, {}, "accelerator_config must"),
         ({}, {"target_delta": 0.2}, "target_delta must be below"),
     ],
 )

@@ -35,6 +35,7 @@ def folder(path, config, *names):
         ({"auto_map": {}}, ["model.safetensors"], "needs code of its own"),
         ({"quantization_config": {}}, ["model.safetensors"], "quantised weights, which the engine cannot read"),
         ({"transformers_weights": "sub/model.safetensors"}, ["model.safetensors"], "names weights elsewhere"),
+        ({"attn_implementation": "a/b"}, ["model.safetensors"], "chooses a kernel for attention"),
         ({"configuration_files": []}, ["model.safetensors"], "has a configuration for each version"),
         ({}, ["model.safetensors", "adapter_config.json"], "holds an adapter on another model"),
         ({}, ["model.safetensors", "tokenizer_config.json"], "tokenizer_config.json of MODEL cannot be read as JSON"),
@@ -132,12 +133,14 @@ def test_a_file_of_which_nothing_can_be_trained_on_ends_with_an_error(line, code
         ("--dry-run", "the plan needs rows"),
         ("--rows 1000 --template gone --dry-run", "template must be a file of a chat template, got 'gone'"),
         ("--rows 1000 --batch 960", "batch must be at most 950, the records (persons) of 1,000 that are not held"),
+        ("--rows 1000 --public-validation copy --dry-run", "public_validation is a copy of DATA"),
         ("--rows 1000 --output used", "output must be a new or an empty folder"),
     ],
 )
 def test_what_needs_no_model_is_refused_before_one_is_opened(options, words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "d.jsonl").write_text('{"text": "a"}')
+    for name in ("d.jsonl", "copy"):
+        (tmp_path / name).write_text('{"text": "a"}')
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "statement.json").write_text("{}")
     command = f"finetune gone d.jsonl --epsilon 8 --delta 1e-6 {options}".split()

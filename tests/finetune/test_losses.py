@@ -82,6 +82,15 @@ def test_a_record_without_a_target_is_not_scored(tmp_path):
     assert torch.equal(found[:3], sequence_losses()(model, batch)[:3])
 
 
+def test_a_token_that_the_model_cannot_say_is_no_target(tmp_path):
+    model, batch = Model().double(), rows(tmp_path).fetch(np.array([0]), 0)  # a, b and the end token
+    short = Model().double()
+    short.head = torch.nn.Parameter(model.head[:, : FIRST + ord("b")].detach())
+    ids = batch["input_ids"][0]
+    scores = short(ids[None], batch["attention_mask"], False).logits[0].log_softmax(1)
+    assert sequence_losses()(short, batch).item() == pytest.approx(-scores[1, ids[2]].item(), rel=1e-6)
+
+
 LONG = [{"text": "a"}, {"prompt": "bc" * 9, "completion": "d" * 9}, {"text": "ef" * 30}, {"text": "g" * 23}, 3]
 
 

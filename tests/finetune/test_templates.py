@@ -1,12 +1,15 @@
 """How families of models write a conversation: twenty formats that are read, and three that cannot be."""
 
 import json
+from itertools import count
 
 import jinja2
 import numpy as np
 import pytest
 
 from tacita.finetune import ChatTemplate, EncodedTexts, TokenEncoder
+from tacita.finetune.chat import written
+from tacita.finetune.encoding import NOTHING
 from tacita.finetune.records import read_line
 from tests.finetune.toy import FIRST, Tokenizer
 
@@ -68,11 +71,15 @@ REFUSED = {
 }
 
 
+DAYS = count()
+
+
 class Words(Tokenizer):
     """The toy tokenizer with a template in Jinja."""
 
-    def apply_chat_template(self, said, tokenize, add_generation_prompt):
-        template = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(self.chat_template)
+    def apply_chat_template(self, said, chat_template, tokenize, add_generation_prompt):
+        template = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(chat_template)
+        template.globals["strftime_now"] = lambda form: f"day {next(DAYS)}"
         return template.render(messages=said, add_generation_prompt=add_generation_prompt)
 
 
@@ -90,8 +97,19 @@ def test_what_the_assistant_says_is_the_target(name, tmp_path):
     assert "?" not in text
     assert (
         batch["input_ids"][0][batch["attention_mask"][0] == 1].tolist()
-        == words(words.apply_chat_template(messages, False, False))["input_ids"]
+        == words(words.apply_chat_template(messages, READ[name], False, False))["input_ids"]
     )
+
+
+def test_a_template_writes_the_same_date_on_every_day():
+    words = Words(
+        "\n{% if strftime_now is defined %}{{ strftime_now('%d %b') }}{% endif %}" + marked(IM, "<|im_end|>\n")
+    )
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    record = read_line(json.dumps({"messages": messages}).encode()).record
+    one, other = TokenEncoder(tokenizer=words, max_tokens=64, chat=ChatTemplate(words)).encode([record, record])
+    assert one == other != NOTHING
+    assert written(words, messages, asks=False).startswith("\n26 Jul 2024")
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 
 import tacita
 from tacita.cli import main
 from tacita.cli.app import INTERRUPTED
-from tacita.finetune import EncodedTexts, base_model, generation, looking, read_records, records
+from tacita.finetune import EncodedTexts, base_model, generation, looking, read_records, records, text_run
 from tacita.finetune.looking import check_texts, plan_in_words
 from tacita.finetune.losses import scored_losses
 from tacita.finetune.records import read_line
@@ -509,6 +510,34 @@ def test_without_held_out_texts_no_score_is_bought(place):
     assert [one["purpose"] for one in fields["sessions"]] == ["train"]
 
 
+@pytest.mark.parametrize("train", ["lora", "full"])
+def test_a_base_that_lacks_a_weight_is_refused(train, place):
+    held = safetensors.torch.load_file("m/model.safetensors")
+    del held["model.layers.0.mlp.up_proj.weight"]
+    safetensors.torch.save_file(held, "m/model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match=r"the weights of m lack model\.layers\.0\.mlp\.up_proj\.weight"):
+        run("a", train=train)
+
+
+@pytest.mark.parametrize(("changed", "words"), [("m", "MODEL was changed"), ("d.jsonl", "DATA was changed")])
+def test_what_changes_while_it_is_read_is_refused(changed, words, place, monkeypatch):
+    where, name = (base_model, "open_model") if changed == "m" else (text_run, "encoded")
+    real = getattr(where, name)
+
+    def read_and_change(*given):
+        found = real(*given)
+        path = Path(changed) / "config.json" if changed == "m" else Path(changed)
+        path.write_text(path.read_text() + "\n")
+        return found
+
+    monkeypatch.setattr(where, name, read_and_change)
+    Path("k").write_bytes(b"k" * 32)
+    with pytest.raises(ValueError, match=words):
+        run("a", fingerprint_key="k")
+    monkeypatch.undo()
+    assert run("a", fingerprint_key="k").fields["data_fingerprint"]
+
+
 def test_the_plan_of_persons_counts_their_sequences(place):
     given = {"rows": 400, "batch": 8.0, "epsilon": 3.0, "unit_field": "who", "holdout": 0.5, "dtype": "bfloat16"}
     words = plan_in_words(Prepared.of(FILES, settings("a", **given)))
@@ -660,6 +689,11 @@ def test_prompts_have_room_for_an_answer_and_messages_are_written_by_the_templat
     assert found[0] == {"messages": said, "completion": written}
     with pytest.raises(ValueError, match="line 1: it must be a JSON object with a prompt, or with messages"):
         list(generation.completed(*loaded, ["3"]))
+    Path("ask.jsonl").write_text(json.dumps({"prompt": "x\u2028y"}, ensure_ascii=False) + "\n")
+    with pytest.raises(SystemExit) as ended:
+        main(["generate", "a", "--file", "ask.jsonl", "--output", "said.jsonl"])
+    assert not ended.value.code
+    assert json.loads(Path("said.jsonl").read_text())["prompt"] == "x\u2028y"
 
 
 @pytest.mark.parametrize(("words", "name"), [("gone.jsonl", "DATA"), ("d.jsonl --public-validation no", "public_val")])

@@ -37,7 +37,10 @@ class Tokenizer:
         ids = [[MARKS[part]] if part in MARKS and not split_special_tokens else spell(part) for part in parts]
         return {"input_ids": [token for part in ids for token in part]}
 
-    def apply_chat_template(self, said, tokenize, add_generation_prompt):
+    def get_chat_template(self):
+        return self.chat_template
+
+    def apply_chat_template(self, said, chat_template, tokenize, add_generation_prompt):
         if self.chat_template == "refuses":
             raise ValueError("no system turns here.")
         if self.chat_template == "alternates" and any(a["role"] == b["role"] for a, b in pairwise(said)):

@@ -117,6 +117,7 @@ def generate(
     """
     from tacita._files import replace_durably
     from tacita.finetune import generation
+    from tacita.finetune.records import physical_lines
 
     if (prompt is None) == (file is None) or (file is None) != (output is None):
         raise ValueError("give --prompt TEXT, or --file FILE with --output FILE.")
@@ -129,7 +130,7 @@ def generate(
         if not said.strip():
             print("the model ended its answer at once: it says nothing after this prompt.", file=sys.stderr)
     elif file is not None and output is not None:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = [line.decode() for line in physical_lines(file)]
         said = generation.completed(*loaded, lines, max_new_tokens=max_new_tokens, temperature=temperature)
         replace_durably(output, "".join(said).encode())
         say_written(output)

@@ -24,6 +24,10 @@ REFUSED = {
     "auto_map": "needs code of its own (auto_map), which is not run: choose another model",
     "quantization_config": "has quantised weights, which the engine cannot read: load it in bfloat16, unquantised",
     "transformers_weights": "names weights elsewhere (transformers_weights): give a folder that holds its own",
+    **dict.fromkeys(
+        ("attn_implementation", "_attn_implementation"),
+        "chooses a kernel for attention, which may be code from a hub: take that out",
+    ),
     "configuration_files": "has a configuration for each version (configuration_files): leave config.json alone there",
 }
 # In place of the base in adapter_config.json. A loader would take a name for a folder or for a model of the hub, which
@@ -132,10 +136,23 @@ def open_model(folder: Path, settings: FinetuneSettings) -> nn.Module:
         if name.endswith(DROPOUTS) and isinstance(value, float):
             setattr(config, name, settings.dropout)
     dtype = torch.float32 if settings.train == "full" else getattr(torch, settings.dtype)
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        str(folder), config=config, dtype=dtype, use_safetensors=True, **LOCAL
-    )
+    model = load_weights(folder, config=config, dtype=dtype)
     return model if settings.train == "full" else _with_adapter(model, settings)
+
+
+def load_weights(folder: Path, **settings: Any) -> Any:
+    """Load a model whose files hold all of its weights; transformers would make up what is missing, at random.
+
+    Raises:
+        ValueError: A weight is missing, or has another shape.
+    """
+    causal = library("transformers").AutoModelForCausalLM
+    model, report = causal.from_pretrained(
+        str(folder), use_safetensors=True, output_loading_info=True, **LOCAL, **settings
+    )
+    if gone := sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]])):
+        raise ValueError(f"the weights of {folder.name} lack {gone[0]} ({len(gone)} in all): give a whole model.")
+    return model
 
 
 def _with_adapter(model: Any, settings: FinetuneSettings) -> nn.Module:

@@ -17,6 +17,8 @@ SYNTHETIC, OTHER = (
         ("What is 2 + 2?", "It is 4.", "Plus 3?", "7."),
     )
 )
+# A run that goes on tomorrow reads the same records: the function of the date that transformers gives to templates.
+DAY = "{% macro strftime_now(format) %}26 Jul 2024{% endmacro +%}"
 WAY_OUT = (
     "give another with --template FILE, or --no-messages, and records with messages contribute nothing "
     "(in Python: set tokenizer.chat_template, or chat=None of TokenEncoder)"
@@ -83,4 +85,11 @@ class ChatTemplate:
 
     def _text(self, turns: Sequence[Turn], asks: bool) -> str:
         said = [{"role": turn.role, "content": turn.content} for turn in turns]
-        return self.tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=asks)
+        return written(self.tokenizer, said, asks=asks)
+
+
+def written(tokenizer: Any, messages: list, *, asks: bool) -> str:
+    """Return a conversation as the template writes it; where that asks for today's date, with a fixed one."""
+    return tokenizer.apply_chat_template(
+        messages, chat_template=DAY + tokenizer.get_chat_template(), tokenize=False, add_generation_prompt=asks
+    )

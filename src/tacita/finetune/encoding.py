@@ -16,6 +16,7 @@ from tacita import _validate
 from tacita.finetune.chat import ChatTemplate
 from tacita.finetune.records import Line, TextRecord
 from tacita.tables.mapped_rows import MappedRows
+from tacita.tables.source import is_failure
 
 IGNORED = -100  # the label of a position that is no target
 _LETTERS = 64  # a text is cut to so many letters a token before it is encoded
@@ -63,6 +64,7 @@ class TokenEncoder:
             the right of the rest. ``"end"``: it loses its right.
         mask_prompt: Whether only completions and what the assistant says are targets.
         chat: The template of messages; ``None`` if messages contribute nothing.
+        largest: The largest number of a token.
 
     Raises:
         ValueError: The tokenizer has no end token.
@@ -76,11 +78,13 @@ class TokenEncoder:
     chat: ChatTemplate | None = None
     _begin: list[int] = field(init=False, repr=False)
     _end: int = field(init=False, repr=False)
+    largest: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         _validate.count("max_tokens", self.max_tokens, at_least=2)
         _validate.count("windows", self.windows)
         object.__setattr__(self, "_end", self.tokenizer.eos_token_id)
+        object.__setattr__(self, "largest", max(self.tokenizer.get_vocab().values()))
         if self._end is None:
             raise ValueError("the tokenizer has no end token, without which a model never learns to stop: set one.")
         self.tokenizer(["a"], **_PLAIN)  # raises here what it raises for every text: later a text is passed over
@@ -97,11 +101,6 @@ class TokenEncoder:
         """How many letters of a text are encoded at most: no line takes minutes."""
         return _LETTERS * self.most
 
-    @property
-    def largest(self) -> int:
-        """The largest number of a token."""
-        return max(self.tokenizer.get_vocab().values())
-
     def encode(self, records: Sequence[TextRecord | None]) -> list[Tokens]:
         """Return the tokens of each record; of one without a target, none. No record changes another's tokens."""
         found = iter(self._encoded([text for record in records for text in self._texts(record)]))
@@ -111,7 +110,9 @@ class TokenEncoder:
         """Return the tokens of each text, in which marks of special tokens are text; ``None`` where it is refused."""
         try:
             return self.tokenizer(texts, **_PLAIN)["input_ids"] if texts else []  # at once, which is quicker
-        except Exception:  # by a tokenizer that has no token for what it does not know
+        except BaseException as error:  # by a tokenizer that has no token for what it does not know
+            if not is_failure(error):
+                raise
             return [None] if len(texts) == 1 else [one for text in texts for one in self._encoded([text])]
 
     def _texts(self, record: TextRecord | None) -> list[str]:
@@ -124,6 +125,8 @@ class TokenEncoder:
     def _tokens(self, record: TextRecord, texts: Iterator[list[int] | None]) -> Tokens:
         ids, targets = self._messages(record) if record.form == "messages" else self._written(record, texts)
         length = len(ids)
+        if None in ids or max(ids, default=0) > self.largest:  # as some tokenizers write what they do not know
+            return NOTHING
         if length > self.most:
             ids, targets = self._short(ids, targets)
         found = Tokens(ids, targets, length)
@@ -150,7 +153,9 @@ class TokenEncoder:
                 own = self.chat.tokens(text)
                 ids += own
                 targets += [said or not self.mask_prompt] * len(own)
-        except Exception:  # the template refuses this conversation, such as two questions in a row
+        except BaseException as error:  # the template refuses this conversation, such as two questions in a row
+            if not is_failure(error):
+                raise
             return [], []
         return ids, targets
 

@@ -12,6 +12,7 @@ import torch
 
 from tacita.errors import TacitaError
 from tacita.finetune import base_model
+from tacita.finetune.chat import written
 from tacita.finetune.records import read_line
 from tacita.finetune.settings import CONFIG
 from tacita.runs.sealed_run import SealedRun
@@ -35,16 +36,13 @@ def load(folder: str | Path, base: str | Path | None = None) -> tuple[Any, Any]:
     transformers = base_model.library("transformers")
     kept = run.folder / ("adapter" if config["train"] == "lora" else "model")
     tokenizer = transformers.AutoTokenizer.from_pretrained(str(kept), **base_model.LOCAL)
-    causal = transformers.AutoModelForCausalLM
     if config["train"] == "full":
         base_model.check_folder(kept)
-        return causal.from_pretrained(str(kept), use_safetensors=True, **base_model.LOCAL).eval(), tokenizer
+        return base_model.load_weights(kept).eval(), tokenizer
     place = _base(config["base"]["name"], base)
     base_model.check_same(place, config["base_sha256"])
     base_model.check_folder(place)
-    under = causal.from_pretrained(
-        str(place), dtype=getattr(torch, config["dtype"]), use_safetensors=True, **base_model.LOCAL
-    )
+    under = base_model.load_weights(place, dtype=getattr(torch, config["dtype"]))
     with base_model.without_warnings():
         return base_model.library("peft").PeftModel.from_pretrained(under, str(kept)).eval(), tokenizer
 
@@ -78,7 +76,7 @@ def generate(
     talks = not isinstance(prompt, str)
     if talks and tokenizer.chat_template is None:
         raise ValueError("messages need a chat template, which this run's tokenizer has not: give a prompt.")
-    text = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True) if talks else prompt
+    text = written(tokenizer, prompt, asks=True) if talks else prompt
     ids = tokenizer(text, add_special_tokens=not talks, return_tensors="pt")
     length = ids["input_ids"].shape[1]
     positions = getattr(model.config, "max_position_embeddings", None) or max_new_tokens + length

@@ -30,7 +30,7 @@ SHOWN = 5  # lines and keys of a kind
 NO_MESSAGES = "messages, which --no-messages leaves out"
 NO_ANSWER = "messages in which the assistant says nothing"
 REFUSED = "the chat template refuses the messages, or they are so long that no answer is left"
-NO_TARGET = "nothing to learn is left: the text or completion is empty, or was cut off"
+NO_TARGET = "nothing to learn is left: the text or completion is empty, was cut off, or the tokenizer refuses it"
 
 
 def check_texts(path: str | Path, model: str | Path, settings: RecordSettings) -> tuple[str, int]:

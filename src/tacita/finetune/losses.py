@@ -33,8 +33,9 @@ def sequence_losses(
 
     Returns:
         ``(model, batch) -> losses`` of shape (batch,), for a batch with ``input_ids``, ``attention_mask`` and
-        ``labels``, in which -100 is no target: each (batch, length), or (batch, windows, length), where the targets of
-        a record are those of all its windows. Without a target the loss is 0.
+        ``labels``, in which -100 is no target, nor is a token that the model has no score for: each (batch, length), or
+        (batch, windows, length), where the targets of a record are those of all its windows. Without a target the loss
+        is 0.
 
     Raises:
         ValueError: ``loss`` is neither, or ``divisor`` is missing or goes with ``"mean"``.
@@ -51,9 +52,11 @@ def sequence_losses(
     def losses(model: nn.Module, batch: dict[str, Any]) -> Tensor:
         ids, mask, labels = (batch[name].flatten(0, -2) for name in ("input_ids", "attention_mask", "labels"))
         scores = model(input_ids=ids, attention_mask=mask, use_cache=False).logits[:, :-1].float().mT
-        each = nn.functional.cross_entropy(scores, labels[:, 1:], reduction="none", ignore_index=IGNORED)
+        said = labels[:, 1:]
+        said = said.masked_fill(said >= scores.shape[1], IGNORED)  # some models read tokens that they cannot say
+        each = nn.functional.cross_entropy(scores, said, reduction="none", ignore_index=IGNORED)
         windows = math.prod(batch["labels"].shape[1:-1])
-        losses, targets = (one.sum(1).view(-1, windows).sum(1) for one in (each, labels[:, 1:] != IGNORED))
+        losses, targets = (one.sum(1).view(-1, windows).sum(1) for one in (each, said != IGNORED))
         return losses / (targets.clamp(min=1) if scale is None else scale)
 
     return losses

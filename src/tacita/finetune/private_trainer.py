@@ -82,6 +82,8 @@ class PrivateTrainer(Trainer):
         for name in REFUSED:
             if found := getattr(args, name, None):
                 raise ValueError(f"{name} must be left at its default with a PrivateTrainer, got {found!r}.")
+        if args.accelerator_config.gradient_accumulation_kwargs:
+            raise ValueError("accelerator_config must leave gradient_accumulation_kwargs out: an argument says it.")
         if args.world_size > 1 or args.n_gpu > 1:
             raise ValueError("args must be for one device: tacita.fit has process_group= for several.")
         self._delta = _validate.delta_below("target_delta", target_delta, num_records)
@@ -150,6 +152,7 @@ class PrivateTrainer(Trainer):
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save as ever; into ``output_dir`` after the training, seal all files there with the statement."""
         super().save_model(output_dir, _internal_call)
+        self.oracle.retrace()  # transformers has left a note in the model's configuration
         folder, ledger = Path(self.args.output_dir), self.oracle.ledger
         if self.oracle.session.closed and Path(output_dir or folder) == folder and not ledger.sealed:
             files = {path.name for path in folder.iterdir() if path.is_file()} - {LEDGER, "ledger.head.json"}

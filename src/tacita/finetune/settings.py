@@ -1,5 +1,6 @@
 """The settings of ``tacita finetune``. All of them are public."""
 
+import filecmp
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -75,7 +76,7 @@ class FinetuneSettings(RecordSettings):
         loss: mean or sum over a record's own targets; the sum is divided by half of the length.
         epochs: Passes over the data, in expectation.
         batch: Expected number of records (persons) in a step; max(min(n, 256), n / 50) of n that are not held out.
-        physical_batch: Sequences in memory at once; changes no value.
+        physical_batch: Sequences in memory at once; changes values by their rounding alone.
         max_grad_norm: Clipping threshold.
         lr: Step size of AdamW, 2e-3 for lora and 5e-4 for full; it falls linearly after 5 % of the steps.
         dropout: Dropout of the model.
@@ -211,3 +212,6 @@ class Files:
             if path is not None and (not Path(path).exists() or Path(path).is_dir()):
                 what = "a chat template" if name == "template" else "JSON lines"
                 raise ValueError(f"{name} must be a file of {what}, got {str(path)!r}: there is none.")
+        public = settings.public_validation
+        if public is not None and filecmp.cmp(self.data, public, shallow=False):
+            raise ValueError("public_validation is a copy of DATA, whose losses would be shown: give a public file.")

@@ -4,7 +4,8 @@ import json
 import math
 import os
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from tacita.random import Randomness
 from tacita.runs.folder import RunFolder
 from tacita.runs.run_facts import data_fingerprint, fingerprint_secret, run_id
 from tacita.runs.run_lifecycle import RunLifecycle
-from tacita.runs.sealed_run import STATEMENT, TEXT
+from tacita.runs.sealed_run import STATEMENT, TEXT, file_sha256
 from tacita.tables.source import private_rows
 from tacita.training.chosen_settings import ChosenSettings, chosen_rows_per_query
 from tacita.training.finished_run import Run
@@ -81,6 +82,8 @@ class Prepared:
         if settings.rows is None and settings.rate is None:
             settings = replace(settings, rate=RATE)
         model: Any = base_model.open_model(files.model, settings)
+        if base_model.hashes(files.model) != digests:
+            raise ValueError("MODEL was changed while it was opened: try again.")
         rows = model.get_input_embeddings().weight.shape[0]
         if encoder.largest >= rows:  # a text that holds such a token would end the run
             raise ValueError(
@@ -213,12 +216,15 @@ def finetune(
     check()
     beside = folder.path.absolute().parent
     make_folder(beside)
+    before = None if own.fingerprint_key is None else file_sha256(files.data)
     rows, units = encoded(prepared.encoder, files.data, beside, own.unit_field)
     public = None if own.public_validation is None else _public(prepared.encoder, own.public_validation, beside)
     run = RunLifecycle.start(folder, randomness, argument="output", check=check)
     if not begun.exists():
         replace_durably(begun, prepared.config().encode(), mode=0o600)
     said = prepared.stated(files.data, run.randomness)
+    if before is not None and file_sha256(files.data) != before:
+        raise ValueError("DATA was changed while it was read: try again.")
     _held_to_file(folder.private / FINGERPRINT, said.get("data_fingerprint"))
     fitted(
         prepared,
@@ -298,8 +304,21 @@ def encoded(
 ) -> tuple[EncodedTexts, list[str | None]]:
     """Return the texts of a file as tokens, kept under ``folder``, and the person of each line."""
     rows = EncodedTexts(encoder, folder)
-    with private_rows("encoding the texts"):
+    with private_rows("encoding the texts"), _no_standard_error():
         return rows, rows.extend(read_records(path, unit_field))
+
+
+@contextmanager
+def _no_standard_error() -> Iterator[None]:
+    """Drop what is written to standard error: a tokenizer in Rust says there where in a text it failed."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _public(encoder: TokenEncoder, path: str, folder: Path) -> dict[str, torch.Tensor]:

@@ -57,7 +57,7 @@ def private_rows(doing: str) -> Iterator[None]:
     except (TacitaError, OSError, MemoryError):
         raise
     except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of code in Rust
+        if not is_failure(error):
             raise
         raise TacitaError(
             f"{doing} failed ({type(error).__name__}); the message is not shown, because it may quote rows. "
@@ -65,6 +65,11 @@ def private_rows(doing: str) -> Iterator[None]:
         ) from None
     finally:
         logging.disable(logged)
+
+
+def is_failure(error: BaseException) -> bool:
+    """Return whether ``error`` is a failure of some code, in Rust too, and no signal to stop."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
 def declared_schema(settings: TableSettings) -> Schema:
