@@ -190,7 +190,7 @@ def test_the_card_says_what_the_statement_says():
         "dataset": {"name": "letters.jsonl", "other_runs": 0},
     }
     base = {"name": "gpt2", "sha256": {"model.safetensors": "ab12"}}
-    fields |= {"model": "all weights", "base_model": base, "text_template": "none"}
+    fields |= {"model": "all weights", "base_model": base, "text_template": "none", "not_anonymised": CAVEATS}
     words = card(fields, FinetuneSettings(**GIVEN), "gpt2")
     for part in (
         "**private**: epsilon at most 7.25",

@@ -91,6 +91,18 @@ def test_a_token_that_the_model_cannot_say_is_no_target(tmp_path):
     assert sequence_losses()(short, batch).item() == pytest.approx(-scores[1, ids[2]].item(), rel=1e-6)
 
 
+def test_records_longer_than_the_positions_are_refused_when_the_oracle_is_built(tmp_path):
+    model = Model()
+    model.config = SimpleNamespace(max_position_embeddings=31)
+    with pytest.raises(ValueError, match="records have 32 tokens, and the model 31 positions"):
+        tacita.ClippedGradientOracle(
+            model, sequence_losses(), rows(tmp_path),
+            ledger=tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one text"),
+            sampler=tacita.FullBatchSampler(num_records=4), clipper=tacita.FlatClipper(max_grad_norm=1.0),
+            mechanism=tacita.GaussianMechanism(noise_multiplier=1.0), planned_queries=1,
+        )  # fmt: skip
+
+
 LONG = [{"text": "a"}, {"prompt": "bc" * 9, "completion": "d" * 9}, {"text": "ef" * 30}, {"text": "g" * 23}, 3]
 
 

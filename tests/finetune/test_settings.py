@@ -9,6 +9,7 @@ import pytest
 
 import tacita
 from tacita.finetune import base_model
+from tacita.finetune.card import CAVEATS
 from tacita.finetune.settings import CONFIG, Files, FinetuneSettings
 from tacita.finetune.text_run import Prepared, finetune
 from tacita.ledger.run_sections import data_in_words
@@ -111,6 +112,7 @@ def test_the_statement_names_data_and_base(base, tmp_path):
         "model": "all 4,144 weights, trained",
         "rows": {"value": 200, "how": "declared", "of": "records"},
         "base_model": {"name": "m", "sha256": {"model.safetensors": hashlib.sha256(b"weights").hexdigest()}},
+        "not_anonymised": [*CAVEATS],
         "text_template": "the tokenizer's own",
     }
     own = prepared(base, train="lora", rank=4, targets="q_proj,v_proj", messages=False).stated(texts, randomness)

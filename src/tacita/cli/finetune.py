@@ -111,7 +111,7 @@ def generate(
         prompt: The prompt.
         file: JSON lines with a prompt or messages each, in place of --prompt; goes with --output.
         output: File to write: the same lines, with a completion each.
-        base: Folder of the base model, if it is no longer where the training had it.
+        base: Folder of the base model; by default one of its name here, or one folder down.
         max_new_tokens: Most tokens of an answer.
         temperature: 0 for the likeliest token; above, tokens are drawn.
     """

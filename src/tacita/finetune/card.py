@@ -25,8 +25,8 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 base = AutoModelForCausalLM.from_pretrained("PATH/{base}", local_files_only=True)
-model = PeftModel.from_pretrained(base, "adapter")
-tokenizer = AutoTokenizer.from_pretrained("adapter", local_files_only=True)
+model = PeftModel.from_pretrained(base, "./adapter")  # without the dot a name that a hub may have
+tokenizer = AutoTokenizer.from_pretrained("./adapter", local_files_only=True)
 ```
 
 """
@@ -55,7 +55,7 @@ def card(fields: Mapping[str, Any], settings: FinetuneSettings, base: str) -> st
         *(LOADING.format(base=base).splitlines() if settings.train == "lora" else ()),
         "## Caveats",
         "",
-        *(f"* {words}" for words in (*fields.get("caveats", ()), *CAVEATS)),
+        *(f"* {words}" for words in (*fields.get("caveats", ()), *fields["not_anonymised"])),
         "",
         "The folder above this one holds the ledger and the statement. `tacita statement FOLDER` verifies both, and "
         "every file here, against the ledger's seal.",

@@ -38,7 +38,8 @@ def sequence_losses(
         is 0.
 
     Raises:
-        ValueError: ``loss`` is neither, or ``divisor`` is missing or goes with ``"mean"``.
+        ValueError: ``loss`` is neither, or ``divisor`` is missing or goes with ``"mean"``; from what is returned:
+            records are longer than the model's positions.
     """
     if loss not in ("mean", "sum"):
         raise ValueError(
@@ -50,6 +51,9 @@ def sequence_losses(
     scale = None if divisor is None else _validate.positive("divisor", divisor)
 
     def losses(model: nn.Module, batch: dict[str, Any]) -> Tensor:
+        most = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+        if most is not None and batch["input_ids"].shape[-1] > most:
+            raise ValueError(f"records have {batch['input_ids'].shape[-1]} tokens, and the model {most} positions.")
         ids, mask, labels = (batch[name].flatten(0, -2) for name in ("input_ids", "attention_mask", "labels"))
         scores = model(input_ids=ids, attention_mask=mask, use_cache=False).logits[:, :-1].float().mT
         said = labels[:, 1:]

@@ -14,7 +14,7 @@ from tacita.tables.csv_lines import file_pieces
 ROLES = ("system", "user", "assistant")
 LONGEST = 2**25  # bytes of a line; a longer one contributes nothing
 EMPTY = f"an empty line, or one of more than {LONGEST:,} bytes"
-NO_UTF8, NO_JSON = "not in UTF-8", "no JSON object"
+NO_UTF8, NO_JSON = "not in UTF-8", 'no JSON object, such as {"prompt": "...", "completion": "..."}'
 NO_KEYS = "no messages, no prompt with completion, and no text among its keys"
 NO_TEXT = "what stands under prompt, completion or text is no text"
 NO_TURNS = f"messages is no list of turns, each a role ({', '.join(ROLES)}) and content that is text"

@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from tacita._files import make_folder, replace_durably
 from tacita.errors import ResumeError
 from tacita.finetune import base_model
-from tacita.finetune.card import SCORED, card
+from tacita.finetune.card import CAVEATS, SCORED, card
 from tacita.finetune.chat import ChatTemplate
 from tacita.finetune.encoding import EncodedTexts, TokenEncoder
 from tacita.finetune.losses import scored_losses, sequence_losses
@@ -140,6 +140,7 @@ class Prepared:
             "model": adapter if own.train == "lora" else f"all {weights:,} weights, trained",
             "rows": own.stated_rows,
             "base_model": {"name": self.base_name, "sha256": digests},
+            "not_anonymised": [*CAVEATS],
             "text_template": template if own.messages else "none, and records with messages contribute nothing",
         }
         if own.fingerprint_key is not None:

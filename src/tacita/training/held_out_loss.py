@@ -205,6 +205,7 @@ def _fields(wanted: HeldOutLoss, sums: list[float], noise_std: float, session: s
         "of": "units",
     }
     found: dict[str, Any] = {"holdout_score": score}
+    released = {"value": None}
     if number < max(VISIBLE * noise_std, 2.0):
         score["how"] = f"{how}. At this noise they are too few for a number"
         found["headline"] = (
@@ -215,13 +216,15 @@ def _fields(wanted: HeldOutLoss, sums: list[float], noise_std: float, session: s
         own, first, gain = (_scaled(mean, wanted.upper) for mean in _means(number, sums, noise_std))
         how += f". Before the training it was {_in_words(first)}; the training lowered it by {_in_words(gain)}"
         score |= {**own, "how": how, "before": first, "lowered_by": gain}
+        released = {"value": own["value"], "before": first["value"], "lowered_by": gain["value"]}
         if gain["interval"][0] <= 0:
             found["headline"] = (
-                f"{NOTHING_LEARNED} that held-out records show: their {wanted.name} is {own['value']:.3f}, and was "
-                f"{first['value']:.3f} before the training. More records or steps, or a larger epsilon, would help."
+                f"{NOTHING_LEARNED} that held-out records show: that the training lowered their {wanted.name} by "
+                f"{_in_words(gain)} does not exclude 0. More records or steps, a larger share held out or a larger "
+                "epsilon would help."
             )
     purchase = {"session": session, "what": what, "noise_std": noise_std, "noise_of": noise_of}
-    return {**found, "purchases": [{**purchase, "released": {"value": score["value"]}}]}
+    return {**found, "purchases": [{**purchase, "released": released}]}
 
 
 Mean = tuple[float, float, float]  # and its interval, in units of ``upper``
