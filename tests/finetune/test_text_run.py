@@ -173,7 +173,7 @@ def test_no_loader_takes_another_base_for_the_one_of_the_adapter(place, monkeypa
         generation.load("a")
     card = Path("a/adapter/README.md").read_text()
     code = card.partition("```python\n")[2].partition("```")[0]
-    for written, here in (("PATH/m", "owner/m"), ('"adapter"', '"a/adapter"')):
+    for written, here in (("PATH/m", "owner/m"), ('"./adapter"', '"./a/adapter"')):
         code = code.replace(written, here)
     exec(code, loaded := {})
     assert torch.equal(scores(loaded["model"].eval()), scores(generation.load("a", "owner/m")[0]))
