@@ -78,12 +78,14 @@ class TokenEncoder:
     chat: ChatTemplate | None = None
     _begin: list[int] = field(init=False, repr=False)
     _end: int = field(init=False, repr=False)
+    _fast: bool = field(init=False, repr=False)  # in Rust, whose tokens are always numbers of the vocabulary
     largest: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         _validate.count("max_tokens", self.max_tokens, at_least=2)
         _validate.count("windows", self.windows)
         object.__setattr__(self, "_end", self.tokenizer.eos_token_id)
+        object.__setattr__(self, "_fast", getattr(self.tokenizer, "is_fast", False))
         object.__setattr__(self, "largest", max(self.tokenizer.get_vocab().values()))
         if self._end is None:
             raise ValueError("the tokenizer has no end token, without which a model never learns to stop: set one.")
@@ -125,7 +127,7 @@ class TokenEncoder:
     def _tokens(self, record: TextRecord, texts: Iterator[list[int] | None]) -> Tokens:
         ids, targets = self._messages(record) if record.form == "messages" else self._written(record, texts)
         length = len(ids)
-        if None in ids or max(ids, default=0) > self.largest:  # as some tokenizers write what they do not know
+        if not self._fast and (None in ids or max(ids, default=0) > self.largest):  # what some do not know
             return NOTHING
         if length > self.most:
             ids, targets = self._short(ids, targets)
