@@ -16,6 +16,7 @@ from tacita.ledger.run_sections import data_in_words
 from tacita.random import Randomness
 from tacita.runs.folder import RunFolder
 from tacita.runs.run_facts import data_fingerprint, run_id
+from tacita.runs.sealed_run import file_sha256
 from tests.finetune.toy import Model, Tokenizer, prepared
 
 FIRST = {"rows": 1000, "unit_field": "who", "rows_per_query": 1, "public_validation": "p.jsonl"}
@@ -92,6 +93,53 @@ def test_the_configuration_of_an_adapter_names_no_base(base, tmp_path, monkeypat
     prepared(base, train="lora").export(SimpleNamespace(statement=SimpleNamespace(to_json=dict)), tmp_path)
     assert vars(config) == {"base_model_name_or_path": base_model.BY_HAND, "target_modules": ["q_proj", "v_proj"]}
     assert str(tmp_path) not in (tmp_path / CONFIG).read_text()
+
+
+@pytest.mark.parametrize("kind", ["missing_keys", "mismatched_keys"])
+def test_a_base_whose_files_lack_a_weight_is_refused(kind, base, monkeypatch):
+    """transformers makes such a weight up at random, under the same hashes."""
+    report = {"missing_keys": [], "mismatched_keys": []}
+    causal = SimpleNamespace(from_pretrained=lambda *_, **__: (Model(), report))
+    monkeypatch.setattr(base_model, "library", lambda _: SimpleNamespace(AutoModelForCausalLM=causal))
+    assert isinstance(base_model.load_weights(base), Model)
+    report[kind] = ["lm_head.weight"]
+    with pytest.raises(ValueError, match=r"the weights of m lack lm_head\.weight \(1 in all\)"):
+        base_model.load_weights(base)
+
+
+def test_a_base_that_changes_while_it_is_opened_is_refused(base, monkeypatch):
+    encoder, texts = prepared(base).encoder, base / "d.jsonl"
+    texts.write_text("{}")
+
+    def opened(folder, settings):
+        (folder / "model.safetensors").write_bytes(b"other weights")
+        model = Model()
+        model.get_input_embeddings = lambda: SimpleNamespace(weight=model.table)
+        return model
+
+    monkeypatch.setattr("tacita.finetune.text_run.encoder_of", lambda *_: encoder)
+    monkeypatch.setattr(base_model, "open_model", opened)
+    files, settings = Files(base, texts), prepared(base).settings
+    with pytest.raises(ValueError, match="MODEL was changed while it was opened"):
+        Prepared.of(files, settings)
+    assert Prepared.of(files, settings).base_sha256["model.safetensors"] == file_sha256(base / "model.safetensors")
+
+
+def test_a_file_of_texts_that_changes_while_it_is_read_is_refused(base, tmp_path, monkeypatch):
+    """Its fingerprint, of a later reading, would be that of a file that was never trained on."""
+    texts, key = tmp_path / "d.jsonl", tmp_path / "k"
+    texts.write_text('{"text": "a"}')
+    key.write_bytes(bytes(32))
+    run = prepared(base, fingerprint_key=str(key), output=str(tmp_path / "run"))
+
+    def read(*given):
+        texts.write_text('{"text": "b"}')
+        return None, []
+
+    monkeypatch.setattr(Prepared, "of", lambda *_: run)
+    monkeypatch.setattr("tacita.finetune.text_run.encoded", read)
+    with pytest.raises(ValueError, match="DATA was changed while it was read"):
+        finetune(Files(base, texts), run.settings)
 
 
 def test_the_records_that_are_held_out_are_not_trained_on():
