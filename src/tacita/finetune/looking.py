@@ -118,9 +118,9 @@ def plan_in_words(prepared: Prepared) -> str:
     batch, (noise,) = sampler.expected_batch_size, event.noise_std
     weights = sum(p.numel() for p in trainable(prepared.model).values())
     ratio = batch / (noise * sqrt(weights))
-    seconds = _seconds(prepared)
     sequences = batch * prepared.sequences
     physical = min(settings.physical_batch, sequences)
+    minutes = _seconds(prepared) * sequences / physical * steps / 60
     tokens, what = sequences * prepared.encoder.max_tokens, "records" if settings.unit_field is None else "persons"
     words = [
         *plan_warnings(settings.epsilon),
@@ -128,7 +128,7 @@ def plan_in_words(prepared: Prepared) -> str:
         f"{weights:,} weights are trained; the noise multiplier is {noise:.4g}",
         f"signal to noise of a step: {ratio:.3g}, the longest mean of clipped gradients over the length of the noise. "
         "Below 1 a step alone is mostly noise: more records, a larger batch, a lower rank or a larger epsilon raise it",
-        f"about {seconds * sequences / physical * steps / 60:.1f} minutes here, by {TIMED} steps on synthetic rows",
+        f"about {max(minutes, 0.1):.1f} minutes here, by {TIMED} steps on synthetic rows",
         *_score_in_words(prepared, what),
         "no record was read, and nothing was spent",
     ]
