@@ -1,4 +1,4 @@
-"""``backward`` with a word: several releases in one step, optimizers that take turns; without one, the check stays."""
+"""``backward``: what it leaves is used once and alone, also by optimizers that take turns."""
 
 import pytest
 import torch
@@ -14,68 +14,11 @@ def grads(model):
     return {name: p.grad.clone() for name, p in model.named_parameters()}
 
 
-def released(*releases):
-    return {name: sum(release.gradient[name] for release in releases) for name in releases[0].gradient}
-
-
 def equal(found, expected):
     return found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-def test_releases_of_one_step_add_up(problem, make_oracle):
-    model, oracle = problem[0], make_oracle()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(2):
-        releases = [oracle.backward(), oracle.backward(accumulate=True), oracle.backward(accumulate=True)]
-        torch.testing.assert_close(grads(model), released(*releases))
-        optimizer.step()
-    assert oracle.remaining_queries == 4
-    assert oracle.session.queries_made == 6  # each is a query like any other
-
-
-def test_a_parameter_that_was_updated_starts_anew(problem, make_oracle):
-    """Without zero_grad() too: a release goes into one step."""
-    model, oracle = problem[0], make_oracle()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for cleared in (False, True, False):
-        first = oracle.backward(accumulate=True)
-        assert equal(grads(model), released(first))
-        oracle.backward(accumulate=True)
-        optimizer.step()
-        if cleared:
-            optimizer.zero_grad()
-
-
-def test_cleared_gradients_start_anew(problem, make_oracle):
-    model, oracle = problem[0], make_oracle()
-    oracle.backward()
-    model.zero_grad()
-    assert equal(grads(model) if model.weight.grad is not None else {}, {})
-    last = oracle.backward(accumulate=True)
-    assert equal(grads(model), released(last))
-
-
-@pytest.mark.parametrize("change", ["in place", "other"])
-def test_what_somebody_else_left_in_grad_is_not_added_to(problem, make_oracle, change):
-    """A raw gradient would otherwise come out with the noise of the releases alone."""
-    model, oracle = problem[0], make_oracle()
-    oracle.backward()
-    if change == "in place":
-        model.bias.grad.mul_(2)
-    else:
-        model.bias.grad = torch.ones_like(model.bias)
-    made = oracle.session.queries_made
-    with pytest.raises(RuntimeError, match=r"was changed since: .*bias"):
-        oracle.backward(accumulate=True)
-    assert oracle.session.queries_made == made  # refused before anything is spent
-    for p in model.parameters():
-        torch.nn.init.ones_(p)
-    model.weight.grad = model.bias.grad = None
-    oracle.backward(accumulate=True)
-
-
-@pytest.mark.parametrize("accumulate", [False, True])
-def test_a_plain_backward_adds_nothing_to_a_release(problem, make_oracle, device, accumulate):
+def test_a_plain_backward_adds_nothing_to_a_release(problem, make_oracle, device):
     """The line of an old script that was left behind would add the batch's own gradient."""
     if device.type != "cpu":
         pytest.skip("an exception in any hook aborts the process on the simulated device")
@@ -83,13 +26,11 @@ def test_a_plain_backward_adds_nothing_to_a_release(problem, make_oracle, device
     oracle, optimizer = make_oracle(), torch.optim.SGD(model.parameters(), lr=0.1)
     loss_fn(model, data).mean().backward()  # before any release, as when a model is trained on public data
     oracle.backward()
-    for _ in range(2):
-        given = grads(model)
-        with pytest.raises(RuntimeError, match=r"delete loss\.backward\(\)"):
-            loss_fn(model, data).mean().backward()
-        assert equal(grads(model), given)
-        torch.autograd.grad(loss_fn(model, data).mean(), model.weight)
-        oracle.backward(accumulate=True) if accumulate else None
+    given = grads(model)
+    with pytest.raises(RuntimeError, match=r"delete loss\.backward\(\)"):
+        loss_fn(model, data).mean().backward()
+    assert equal(grads(model), given)
+    torch.autograd.grad(loss_fn(model, data).mean(), model.weight)
     optimizer.step()
     optimizer.zero_grad()
     loss_fn(model, data).mean().backward()
@@ -121,32 +62,12 @@ def test_a_plain_backward_adds_nothing_after_the_model_has_moved_either(problem)
         loss_fn(model, (x, y)).mean().backward()
 
 
-def test_gradients_that_were_there_before_the_first_release_are_not_added_to(problem, make_oracle, device):
-    model, loss_fn, data = problem
-    loss_fn(model, [tensor.to(device) for tensor in data]).mean().backward()
-    with pytest.raises(RuntimeError, match="accumulate=True adds to what the last backward"):
-        make_oracle().backward(accumulate=True)
-
-
-def test_who_says_nothing_is_still_checked(problem, make_oracle):
-    model, oracle = problem[0], make_oracle()
-    optimizer = torch.optim.SGD([model.weight], lr=0.1)
-    oracle.backward()
-    oracle.backward(accumulate=True)
-    optimizer.step()
-    oracle.backward(accumulate=True)
-    with pytest.raises(RuntimeError, match="not updated after the first step: bias"):
-        oracle.backward()
-
-
 def test_two_backwards_without_a_word_are_refused(make_oracle):
     oracle = make_oracle()
     oracle.backward()
-    with pytest.raises(RuntimeError, match=r"not updated after the first step: .*backward\(accumulate=True\)"):
+    with pytest.raises(RuntimeError, match=r"not updated after the first step: weight, bias\. .*use query\(\)"):
         oracle.backward()
     assert oracle.session.queries_made == 1
-    oracle.backward(accumulate=True)  # the way out that the message names
-    assert oracle.session.queries_made == 2
 
 
 def test_optimizers_take_turns(problem, make_oracle):
@@ -204,8 +125,6 @@ def test_a_fused_optimizer_updates_too(problem, make_oracle, kind):
     for _ in range(2):
         oracle.backward()
         optimizer.step()
-    alone = oracle.backward(accumulate=True)  # a step was made: there is nothing to add to
-    assert all(torch.equal(p.grad, alone.gradient[name]) for name, p in model.named_parameters())
 
 
 def test_a_fused_optimizer_of_some_parameters_is_still_refused(problem, make_oracle):

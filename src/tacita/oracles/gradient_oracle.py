@@ -218,29 +218,24 @@ class GradientOracle:
             query=query,
         )
 
-    def backward(self, *, accumulate: bool = False, updates: Iterable[Tensor] | None = None) -> Release:
+    def backward(self, *, updates: Iterable[Tensor] | None = None) -> Release:
         """Make one query at the model's own parameters, and assign the gradient to their ``.grad``.
 
         The release's ``gradient`` and ``.grad`` may share memory, so that an optimizer that changes one may change the
-        other. Without ``accumulate`` the last ``.grad`` is gone before the query begins, which uses its memory: if the
-        query raises, ``.grad`` is ``None``. Where FSDP2 has sharded the model, ``.grad`` is this rank's shard, and so
+        other. The last ``.grad`` is gone before the query begins, which uses its memory: if the query raises, ``.grad`` is
+        ``None``. Where FSDP2 has sharded the model, ``.grad`` is this rank's shard, and so
         is what the release holds (docs/process-group.md).
 
         By default every parameter must be updated before the next call. This is checked until each of them was updated
-        once. Two arguments ask for something else; both cost a query like any other:
-
-        * ``accumulate=True`` adds this release to the ``.grad`` that the last call left, so that several releases make
-          one step. Divide by their number yourself. A parameter that was updated since the last call starts anew.
-        * ``updates=`` names the parameters that the next step updates, for several optimizers that take turns. The
-          ``.grad`` of all others becomes ``None``, so that no other optimizer uses it.
+        once. ``updates=`` names the parameters that the next step updates, for several optimizers that take turns. The
+        ``.grad`` of all others becomes ``None``, so that no other optimizer uses it. Several releases make one step
+        if you add up what :meth:`query` returns.
 
         Args:
-            accumulate: Add to the gradients of the last call, in place of assigning.
             updates: Parameters of the model, such as ``decoder.parameters()``; ``None`` means all.
 
         Raises:
-            RuntimeError: After the first step, a parameter that has a private gradient was not updated; or, with
-                ``accumulate``, its ``.grad`` is not what the last call left there.
+            RuntimeError: After the first step, a parameter that has a private gradient was not updated.
             TypeError: The source has no model.
             ValueError: ``updates`` is empty, or holds something that is not a trainable parameter of the model.
 
@@ -253,12 +248,11 @@ class GradientOracle:
             ...     sampler=tacita.PoissonSampler(sample_rate=0.1, num_records=100),
             ...     clipper=tacita.FlatClipper(max_grad_norm=1.0),
             ...     mechanism=tacita.GaussianMechanism(noise_multiplier=1.0), planned_queries=4)
-            >>> first, second = oracle.backward(), oracle.backward(accumulate=True)
-            >>> torch.equal(model.bias.grad, first.gradient["bias"] + second.gradient["bias"])
+            >>> release = oracle.backward(updates=[model.bias])
+            >>> torch.equal(model.bias.grad, release.gradient["bias"])
             True
-            >>> _ = oracle.backward(updates=[model.bias], accumulate=True)
             >>> model.weight.grad is None, oracle.remaining_queries
-            (True, 1)
+            (True, 3)
         """
         if self.source.model is None:
             raise TypeError("backward() needs a source with a model; ask query(params) instead.")
@@ -267,13 +261,13 @@ class GradientOracle:
             named = [*params] if updates is None else names_of(updates, params)
             if updates is not None:
                 self.source.ranks.check_equal("updates", repr(named).encode())
-            self._updates.check(params, accumulate)
-            for parameter in () if accumulate else params.values():
+            self._updates.check(params)
+            for parameter in params.values():
                 parameter.grad = None  # the next one replaces it, and the query needs its memory
             release = self.query(params)
             whole = {name: release.gradient[name].to(params[name].dtype) for name in named}
             own = {name: self.source.ranks.shard(gradient, params[name]) for name, gradient in whole.items()}
-            self._updates.assign(params, own, accumulate)
+            self._updates.assign(params, own)
         return release
 
     def retrace(self) -> None:

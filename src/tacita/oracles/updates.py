@@ -54,46 +54,35 @@ class Updates:
     """Checks that the optimizer updates exactly the parameters that got a private gradient, each of them once."""
 
     def __init__(self) -> None:
-        self._due: dict[str, State] = {}  # parameters that the next step must update, as they were
+        self._given: dict[str, tuple[State, Reference]] = {}  # parameter as it was, and the gradient that it got
         self._done: set[str] = set()  # parameters that were updated once, which are not checked again
-        self._given: dict[str, tuple[State, Reference, int]] = {}  # parameter, gradient, gradient's version
         # Where autograd adds up a gradient, which is another place once the parameter has moved (model.double()).
         self._watched: dict[str, tuple[Any, Any]] = {}
 
-    def check(self, params: Mapping[str, Tensor], accumulate: bool) -> None:
-        """Check before a query that the last gradients were used, or that they can be added to.
+    def check(self, params: Mapping[str, Tensor]) -> None:
+        """Check before a query that the last gradients were used.
 
         Raises:
-            RuntimeError: A parameter was not updated although it had to be, or its ``.grad`` cannot be added to.
+            RuntimeError: A parameter was not updated although it had to be.
         """
-        still = [name for name, state in self._due.items() if name in params and _state(params[name]) == state]
-        if accumulate:
-            self._check_gradients(params)
-        elif still:
+        still = [name for name in self._given if name not in self._done and self._waits(name, params.get(name))]
+        if still:
             raise RuntimeError(
                 f"not updated after the first step: {', '.join(still)}. Give the optimizer all of model.parameters() "
-                "that require a gradient, and step it after backward(). If you mean to add up several releases, or "
-                "optimizers take turns, say so: backward(accumulate=True), backward(updates=...)."
+                "that require a gradient, and step it after backward(). If optimizers take turns, say whose turn it "
+                "is: backward(updates=...). If you mean to add up several releases, use query()."
             )
-        else:
-            self._given = {}  # those of shards hold memory
-        self._done |= self._due.keys() - set(still)
-        self._due = {name: self._due[name] for name in still}
+        self._done |= self._given.keys()
+        self._given = {}  # those of shards hold memory
 
-    def assign(self, params: Mapping[str, Tensor], gradients: Mapping[str, Tensor], accumulate: bool) -> None:
+    def assign(self, params: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
         """Assign each gradient to its parameter after a query, and ``None`` to the other parameters."""
         _count_fused_steps()
         for name, parameter in params.items():
             _serve(parameter)
             self._watch(name, parameter)
-            found = gradients.get(name)
-            if found is not None and accumulate and self._waits(name, parameter) and parameter.grad is not None:
-                found = parameter.grad + found
-            parameter.grad = found
-        self._given = {
-            name: (_state(p), _reference(p.grad), p.grad._version) for name, p in params.items() if p.grad is not None
-        }
-        self._due = {name: _state(params[name]) for name in gradients if name not in self._done}
+            parameter.grad = gradients.get(name)
+        self._given = {name: (_state(params[name]), _reference(gradient)) for name, gradient in gradients.items()}
 
     def _watch(self, name: str, parameter: Tensor) -> None:
         """Let a plain ``backward()`` of the loss raise where it would add to the parameter's private gradient."""
@@ -110,23 +99,9 @@ class Updates:
         """Return whether the parameter waits for its step with the gradient that the last call gave it."""
         return self._waits(name, parameter) and parameter.grad is self._given[name][1]()
 
-    def _waits(self, name: str, parameter: Tensor) -> bool:
+    def _waits(self, name: str, parameter: Tensor | None) -> bool:
         """Return whether the parameter is unchanged since the last call gave it its gradient."""
-        return name in self._given and self._given[name][0] == _state(parameter)
-
-    def _check_gradients(self, params: Mapping[str, Tensor]) -> None:
-        changed = [name for name, p in params.items() if p.grad is not None and not self._ours(name, p, p.grad)]
-        if changed:
-            raise RuntimeError(
-                f"accumulate=True adds to what the last backward() left, and .grad was changed since: "
-                f"{', '.join(changed)}. Change it after the last release of a step, or call zero_grad() first."
-            )
-
-    def _ours(self, name: str, parameter: Tensor, grad: Tensor) -> bool:
-        if name not in self._given:
-            return False
-        state, given, version = self._given[name]
-        return state != _state(parameter) or (grad is given() and grad._version == version)
+        return name in self._given and parameter is not None and self._given[name][0] == _state(parameter)
 
 
 def _refuse_sum(updates: Callable[[], Updates | None], name: str, parameter: Reference, _: Any) -> None:
