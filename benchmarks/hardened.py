@@ -23,7 +23,7 @@ from torch import nn
 
 import tacita
 from tacita.hardened import GridSum
-from tacita.hardened.integer_noise import discrete_gaussians, rounded_normals
+from tacita.hardened.integer_noise import rounded_normals
 from tacita.linear import LinearSource, MultinomialLoss
 from tacita.oracles import GradientOracle
 from tacita.random import Key
@@ -37,7 +37,6 @@ Work = Callable[[], object]
 MECHANISMS = {
     BASE: tacita.GaussianMechanism(noise_multiplier=1.0),
     "rounded": tacita.RoundedGaussian(noise_multiplier=1.0),
-    "discrete": tacita.DiscreteGaussian(noise_multiplier=1.0),
 }
 
 
@@ -48,7 +47,6 @@ def noises() -> dict[str, Work]:
         BASE: lambda: stream.normals(SIZE),
         "float64 normals": lambda: stream.normals(SIZE, dtype=torch.float64),
         "rounded": lambda: rounded_normals(stream, SIZE, SCALE),
-        "discrete": lambda: discrete_gaussians(stream, SIZE, SCALE),
     }
 
 
@@ -93,8 +91,7 @@ def steps(name: str) -> dict[str, Work]:
     """The versions of one cell that a step has."""
     cell = CELLS[name]
     found = {BASE: network(cell, BASE)}
-    for noise in ("rounded", "discrete"):
-        found[f"{noise}, program (capped)"] = network(cell, noise)
+    found["rounded, program (capped)"] = network(cell, "rounded")
     if name == "g":
         found["rounded, linear model, each row alone"] = linear(cell, "rounded")
     found["rounded, each row alone"] = network(cell, "rounded", rows=1)

@@ -25,7 +25,6 @@ from tacita.convex import MedianOfMeansEvent, ShuffledSumEvent
 from tacita.correlated import CorrelatedEvent
 from tacita.error_feedback import feedback_table
 from tacita.errors import UnsupportedEventError
-from tacita.hardened import discrete
 from tacita.ledger.statement_schema import statement_schema
 from tests.test_architecture import SYSTEMS
 
@@ -139,12 +138,6 @@ there is a proof. The proofs are in [derivations](derivations/index.md).
 
 {cells(table_of(GaussianSumEvent))}
 
-## A clipped sum with discrete Gaussian noise
-
-`ClippedGradientOracle` with `DiscreteGaussian`. It is accounted by Renyi divergences.
-
-{cells(discrete_table())}
-
 ## A clipped sum with correlated Gaussian noise
 
 `ClippedGradientOracle` with `CorrelatedGaussian`. The movements of all turns of a record are charged together, once a
@@ -206,19 +199,6 @@ def cells(rows: dict[str, dict[Any, str]]) -> str:
     lines = [f"| sampling | {' | '.join(RELATIONS)} |", "|" + " --- |" * (1 + len(RELATIONS))]
     lines += [f"| {words} | {' | '.join(row[relation] for relation in RELATIONS)} |" for words, row in rows.items()]
     return "\n".join(lines)
-
-
-def discrete_table() -> dict[str, dict[Any, str]]:
-    """Return the cells of :func:`table` for which there is a proof with discrete Gaussian noise."""
-
-    def charge(law: Any, relation: Any) -> str:
-        try:
-            discrete(gaussian_sum_event(law, (1.0,), (1.0,), relation))
-        except UnsupportedEventError:
-            return REFUSED
-        return GaussianSumEvent.charges(law)[relation].replace("amplified by the secret batch", "no amplification")
-
-    return {law.words: {relation: charge(law, relation) for relation in RELATIONS} for law in EVERY_LAW}
 
 
 def correlated_table() -> dict[str, dict[Any, str]]:

@@ -317,3 +317,9 @@ def test_seeds_fit_torch_and_differ():
     seeds = {Key.insecure(16).stream(i).seed() for i in range(100)}
     assert len(seeds) == 100
     assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_words_at_are_the_words():
+    places = [0, 1, 5, 2**50 + 3, LANE + 4, 2**62 + 7]
+    assert seeded(15).words_at(np.array(places)).tolist() == [int(seeded(15).words(1, p)[0]) for p in places]
+    assert len(seeded(15).words_at(np.array([], np.int64))) == 0

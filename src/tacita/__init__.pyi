@@ -52,7 +52,7 @@ from .errors import (
 )
 from .estimators import ClippedSum, clipped_gradient_sum
 from .gradients import NetworkSource, SeveralViews, mean_over_views, pad_to
-from .hardened import CappedSum, DiscreteGaussian, GridSum, RoundedGaussian
+from .hardened import CappedSum, GridSum, RoundedGaussian
 from .ledger import Ledger, Statement, statement
 from .mechanisms import CalibratedGaussian, GaussianMechanism
 from .methods import ExponentialAverage, RandomIterate, SuffixAverage
@@ -99,7 +99,6 @@ __all__ = [
     "CorrelatedGaussian",
     "CyclicSampler",
     "DataStructureError",
-    "DiscreteGaussian",
     "DisjointSampler",
     "EarlyStop",
     "ErrorFeedbackOracle",

@@ -8,7 +8,6 @@ from tacita import accounting as acc
 from tacita import convex, error_feedback, federated
 from tacita.correlated import CorrelatedEvent
 from tacita.error_feedback import InterleavedEvent
-from tacita.hardened import DiscreteGaussianEvent
 from tacita.linear import SecondMomentEvent
 from tacita.second_order import AboveThresholdEvent
 from tacita.tables.selection_events import ComposedEvent, RepeatAndSelectEvent, WorstOfEvent
@@ -146,8 +145,7 @@ class Events:
             acc.LaplaceEvent(relation=relation, l1_sensitivity=1.0, scale=4.0),
             acc.ZCDPEvent(relation=relation, rho=0.02),
             cls.share(0.5, 1e-6),
-            DiscreteGaussianEvent(relation=relation, inner=cls.poisson(0.02, 3.0)),
-            acc.HardenedEvent(relation=relation, inner=cls.full(1.5), noise="rounded", sums="alone"),
+            acc.HardenedEvent(relation=relation, inner=cls.full(1.5), sums="alone"),
             acc.StableCountsEvent(relation=relation, failure_probability=1e-7, **blocks),
             RepeatAndSelectEvent(
                 relation=relation, inner=cls.poisson(0.02, 1.1), inner_queries=50, mean=5.0, shape=math.inf

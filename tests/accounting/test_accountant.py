@@ -16,8 +16,8 @@ from tacita.accounting import accountant
 from tacita.accounting.events import Event
 from tacita.accounting.pld_accountant import pairs_of
 from tacita.accounting.renyi_curve import ORDERS, RenyiCurve
+from tacita.error_feedback.first_draw import FirstDrawEvent
 from tacita.errors import UnsupportedEventError
-from tacita.hardened import DiscreteGaussianEvent
 
 DELTA = 1e-5
 
@@ -331,7 +331,7 @@ def test_the_bound_says_by_which_accountant(events):
         (events.full(1.0), "closed form of the Gaussian"),
         (events.poisson(0.02, 1.0), "PLD (tilted, pessimistic, discretisation "),
         (events.fixed(1.0), "PLD (tilted"),
-        (DiscreteGaussianEvent(relation="add_or_remove_one", inner=events.poisson(0.02, 3.0)), "RDP"),
+        (FirstDrawEvent(relation="add_or_remove_one", inner=events.hidden()), "RDP"),
         (events.full(0.0), "non-private"),
     ):
         assert words in acc.epsilon([acc.Spend(event, 3)], DELTA).accountant

@@ -16,7 +16,6 @@ from tacita.accounting.mixed_pair import MixedPair
 from tacita.accounting.pld_accountant import directions
 from tacita.accounting.renyi_curve import RenyiCurve
 from tacita.errors import BudgetExceededError, UnsupportedEventError
-from tacita.hardened import discrete
 from tacita.linear import SecondMomentEvent
 from tacita.testing import check_event
 
@@ -286,13 +285,11 @@ def test_a_cap_takes_no_condition():
         ledger.register(event(truncated(0.1, 20, 150)), planned_queries=10, purpose="train")
 
 
-def test_other_releases_and_noises_are_refused_by_name():
+def test_other_releases_are_refused_by_name():
     with pytest.raises(UnsupportedEventError, match="max_batch_size: no guarantee is proved"):
         SecondMomentEvent(
             relation="replace_one", sampling=truncated(0.1, 5, 50), max_contribution=(1.0,), noise_std=(2.0,)
         )
-    with pytest.raises(UnsupportedEventError, match="Use RoundedGaussian"):
-        discrete(event(truncated(0.1, 5, 50)))
 
 
 @pytest.mark.parametrize("settings", [(0.0, 5, 50), (1.5, 5, 50), (0.1, 0, 50), (0.1, 5, 0), (0.1, 2.5, 50)])

@@ -16,7 +16,6 @@ from tacita.correlated import CorrelatedEvent
 from tacita.correlated import event as correlated
 from tacita.correlated.strategy import Factorization, column, movement, sensitivity
 from tacita.errors import UnsupportedEventError
-from tacita.hardened import discrete
 from tacita.testing import check_event
 
 DELTA = 1e-5
@@ -485,7 +484,6 @@ def test_without_noise_nothing_is_claimed():
             acc.HardenedEvent(
                 relation="add_or_remove_one",
                 inner=sums(acc.CyclicLaw(5, own_coin=True), 2.0),
-                noise="rounded",
                 sums="alone",
             ),
             "not hardened",
@@ -500,10 +498,3 @@ def test_what_is_not_proved_is_refused(inner, message):
 def test_groups_by_index_are_refused_where_records_come_and_go():
     with pytest.raises(UnsupportedEventError, match="there is one under"):
         event(2, 0.5, 4, 1.0, own_coin=False)
-
-
-def test_discrete_noise_is_refused():
-    with pytest.raises(UnsupportedEventError):
-        discrete(event(2, 0.5, 4, 1.0))
-    with pytest.raises(UnsupportedEventError):
-        discrete(sums(acc.CyclicLaw(5, own_coin=True), 2.0))

@@ -128,9 +128,8 @@ def test_ranks_release_what_one_process_releases(kind):
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
-@pytest.mark.parametrize("mechanism", [tacita.RoundedGaussian, tacita.DiscreteGaussian])
-def test_sums_on_a_grid_and_their_noise_have_the_bits_of_one_process(size, mechanism):
-    settings = dict(mechanism=mechanism(noise_multiplier=1.0), method="loop")
+def test_sums_on_a_grid_and_their_noise_have_the_bits_of_one_process(size):
+    settings = dict(mechanism=tacita.RoundedGaussian(noise_multiplier=1.0), method="loop")
     alone, _ = trained(make_oracle(0, None, **settings))
     assert all(torch.equal(released, alone) for released, _ in results(on_ranks(size, **settings)))
 

@@ -23,7 +23,7 @@ FIRST = {"rows": 1000, "unit_field": "who", "rows_per_query": 1, "public_validat
 OTHERS = {
     "unit_field": "person", "max_tokens": 8, "windows": 2, "cut": "end", "mask_prompt": False, "messages": False,
     "template": "t.jinja", "epsilon": 4.0, "delta": 1e-6, "rows": 2000, "rate": 0.1, "rows_per_query": 2,
-    "privacy_unit": "one person", "hardened": "rounded", "train": "lora", "rank": 8, "alpha": 3.0, "targets": "q_proj",
+    "privacy_unit": "one person", "hardened": True, "train": "lora", "rank": 8, "alpha": 3.0, "targets": "q_proj",
     "loss": "sum", "epochs": 2.0, "batch": 99.0, "max_grad_norm": 1.0, "lr": 1e-4, "dropout": 0.1, "dtype": "bfloat16",
     "holdout": 0.1, "public_validation": "q.jsonl", "patience": 2, "dataset_name": "letters",
     "fingerprint_key": "k", "seed": 1,

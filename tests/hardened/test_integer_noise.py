@@ -1,4 +1,4 @@
-"""Integer noise: its exact laws, the arithmetic in doubt, and that a value depends on its digits alone."""
+"""Integer noise: its exact law, the arithmetic in doubt, and that a value depends on its digits alone."""
 
 import math
 
@@ -11,7 +11,7 @@ import torch
 from tacita._box_muller import BLOCK, CHUNK64, PAIR
 from tacita._stream import LANE, PIECE
 from tacita.hardened import integer_noise
-from tacita.hardened.integer_noise import REGION, discrete_gaussians, rounded_normals
+from tacita.hardened.integer_noise import rounded_normals
 from tacita.random import Key, Stream
 
 FALSE_ALARM = 1e-6
@@ -22,17 +22,12 @@ def seeded(seed):
     return Key.insecure(seed).stream("test")
 
 
-# -- laws: chi-square over the support, and twins that fail
+# -- the law: chi-square over the support, and twins that fail
 
 
 def rounded_law(k, scale):
     high, low = np.abs(k) + 0.5, np.abs(k) - 0.5
     return scipy.stats.norm.sf(low / scale) - scipy.stats.norm.sf(high / scale)
-
-
-def discrete_law(k, scale):
-    every = np.arange(-math.ceil(40 * scale) - 5, math.ceil(40 * scale) + 6)
-    return np.exp(-(k**2) / (2 * scale**2)) / np.exp(-(every**2) / (2 * scale**2)).sum()
 
 
 def assert_law(draws, law, scale):
@@ -54,41 +49,34 @@ def test_rounded_normals_have_the_law_of_a_rounded_normal(scale):
     assert_law(rounded_normals(seeded(1), N, scale), rounded_law, scale)
 
 
-@pytest.mark.parametrize("scale", [0.4, 1.0, 3.3, 20.0])
-def test_discrete_gaussians_have_their_law(scale):
-    assert_law(discrete_gaussians(seeded(2), N, scale), discrete_law, scale)
-
-
 @pytest.mark.parametrize("wrong", [0.994, 1.006])
 def test_the_law_check_sees_a_scale_off_by_0_6_percent(wrong):
     with pytest.raises(AssertionError, match="not the stated law"):
         assert_law(rounded_normals(seeded(3), N, 3.3 * wrong), rounded_law, 3.3)
-    with pytest.raises(AssertionError, match="not the stated law"):
-        assert_law(discrete_gaussians(seeded(3), N, 3.3 * wrong), discrete_law, 3.3)
 
 
 @pytest.mark.parametrize("scale", [0.4, 1.0, 2.0])
 def test_the_law_check_tells_one_law_from_the_other(scale):
+    """The discrete Gaussian, whose masses are in proportion to the density."""
+    support = np.arange(-math.ceil(40 * scale), math.ceil(40 * scale) + 1)
+    masses = np.exp(-(support**2) / (2 * scale**2))
+    other = np.random.default_rng(4).choice(support, N, p=masses / masses.sum())
     with pytest.raises(AssertionError, match="not the stated law"):
-        assert_law(discrete_gaussians(seeded(4), N, scale), rounded_law, scale)
-    with pytest.raises(AssertionError, match="not the stated law"):
-        assert_law(rounded_normals(seeded(4), N, scale), discrete_law, scale)
+        assert_law(other, rounded_law, scale)
 
 
-@pytest.mark.parametrize("draw", [rounded_normals, discrete_gaussians])
 @pytest.mark.parametrize("scale", [2.0**10, 2.0**24, 1.7 * 2.0**33])
-def test_large_scales_have_scale_and_shape(draw, scale):
+def test_large_scales_have_scale_and_shape(scale):
     count = N if scale < 2.0**30 else N // 10
-    draws = draw(seeded(5), count, scale) / scale
+    draws = rounded_normals(seeded(5), count, scale) / scale
     low, high = scipy.stats.chi2.ppf([FALSE_ALARM / 2, 1 - FALSE_ALARM / 2], df=count)
     assert low < np.square(draws).sum() < high
     assert scipy.stats.kstest(draws, "norm").pvalue > FALSE_ALARM
 
 
 @pytest.mark.parametrize("lag", [1, 512, 1024])
-@pytest.mark.parametrize("draw", [rounded_normals, discrete_gaussians])
-def test_values_are_uncorrelated_even_within_a_pair(draw, lag):
-    draws = draw(seeded(6), N + lag, 3.0) / np.sqrt(9 + 1 / 12 * (draw is rounded_normals))
+def test_values_are_uncorrelated_even_within_a_pair(lag):
+    draws = rounded_normals(seeded(6), N + lag, 3.0) / np.sqrt(9 + 1 / 12)
     assert abs((draws[:-lag] * draws[lag:]).mean() * math.sqrt(N)) < 5.2
     assert abs(((draws[:-lag] ** 2 - 1) * (draws[lag:] ** 2 - 1)).mean() * math.sqrt(N) / 2) < 5.2
 
@@ -202,133 +190,36 @@ def test_a_tie_that_64_bits_leave_open_reads_more_digits(monkeypatch):
     assert 5000 + LANE in reads
 
 
-# -- the discrete Gaussian's chance of acceptance
-
-
-@pytest.mark.parametrize("scale", [0.3, 1.0, 7.0, 2.0**20])
-@pytest.mark.parametrize("k", [1, 2, 5])
-def test_the_chance_of_acceptance_is_enclosed(scale, k):
-    with mpmath.workprec(400):
-        s = mpmath.mpf(scale)
-        cell = mpmath.erf((k + 0.5) / s / mpmath.sqrt(2)) - mpmath.erf((k - 0.5) / s / mpmath.sqrt(2))
-        cell0 = 2 * mpmath.erf(0.5 / s / mpmath.sqrt(2))
-        exact = mpmath.exp(-(mpmath.mpf(k) ** 2) / (2 * s * s)) * cell0 / cell
-        found = integer_noise._enclosed_chance(integer_noise._interval(128), k, scale)
-        low, high = (mpmath.mpf(end) for end in found._mpi_)
-        assert abs(low - exact) < mpmath.mpf(2) ** -90
-        assert abs(high - exact) < mpmath.mpf(2) ** -90
-        low, high = integer_noise._chance(k, scale, 64)
-        assert low <= exact <= high
-        assert 1 - exact <= integer_noise._largest_rejection(np.array([k]), scale)[0] * (1 + 1e-12)
-
-
-def test_a_coin_is_compared_digit_by_digit():
-    """A coin that agrees with the chance in 80 bits is decided by the next word."""
-    scale, k = 2.0, 3
-    iv = integer_noise._interval(400)
-    chance = integer_noise._enclosed_chance(iv, k, scale)
-    digits = integer_noise.to_int((chance * iv.mpf(2) ** 208)._mpi_[0], "f")  # the first 208 bits
-    begun = [digits >> 192, (digits >> 128) & (2**64 - 1)]
-    for change, accepted in ((-1, True), (1, False)):
-        following = ((digits >> 64) & (2**64 - 1)) + change
-        stream = Digits({5 + LANE: following})
-        assert integer_noise._accepted_exactly(stream, scale, k, 5, begun) is accepted
-
-
-def test_large_scales_with_every_value_in_doubt_are_the_same(monkeypatch):
-    stream, scale = seeded(11), 900.0
-    expected = discrete_gaussians(stream, 2 * BLOCK, scale)
-    monkeypatch.setattr(integer_noise, "_may_be_rejected_early", lambda k, units, scale: np.ones(len(k), bool))
-    assert (discrete_gaussians(stream, 2 * BLOCK, scale) == expected).all()
-
-
-def test_rejected_values_are_drawn_anew_from_words_of_their_own(monkeypatch):
-    stream, scale = seeded(12), 0.6
-    first, final = rounded_normals(stream, 50_000, scale), discrete_gaussians(stream, 50_000, scale)
-    changed = (first != final).mean()
-    assert 0.005 < changed < 0.2
-    asked = []
-    whole = Stream.words_at
-    monkeypatch.setattr(Stream, "words_at", lambda self, places: asked.append(places) or whole(self, places))
-    coins, read = [], Stream.bytes
-    monkeypatch.setattr(
-        Stream, "bytes", lambda self, count, offset=0: coins.append((offset, count)) or read(self, count, offset)
-    )
-    discrete_gaussians(stream, 50_000, scale)
-    assert min(offset for offset, _ in coins) >= 8 * REGION
-    assert max(offset + count for offset, count in coins) <= 16 * REGION
-    places = np.concatenate(asked)
-    assert len(np.unique(places)) == len(places)
-    assert places.min() >= 2 * REGION  # never a word of the first draw, nor of its coins
-
-
-class LastCoin(Stream):
-    """The first attempt's coins begin with ones alone: the largest coin there is."""
-
-    __slots__ = ()
-
-    def bytes(self, count, offset=0):
-        return b"\xff" * count if 8 * REGION <= offset < 16 * REGION else super().bytes(count, offset)
-
-    def words_at(self, places):
-        more = (places >= 2 * REGION) & (places < 3 * REGION)
-        return np.where(more, np.uint64(2**64 - 1), super().words_at(places))
-
-
-@pytest.mark.parametrize("scale", [2.0, 900.0, 5000.0, 2.0**20])
-def test_the_last_coins_reject_however_small_the_chance(scale):
-    """At large scales a rejection is rarer than one in 2^17, and is looked for where a coin begins with 16 ones."""
-    stream = LastCoin(bytes(range(32)))
-    first, final = rounded_normals(stream, 2 * BLOCK, scale), discrete_gaussians(stream, 2 * BLOCK, scale)
-
-    def certain(values):  # what the last coin decides
-        return np.array([float(integer_noise._chance(int(abs(k)), scale, 128)[1]) < 1 - 2.0**-46 for k in values])
-
-    assert certain(first[:2000]).mean() > 0.5
-    kept = certain(first[first == final]).sum() / len(first)
-    assert kept <= 3 / scale + 0.02  # those that were drawn anew, and came out the same
-    assert (first == final)[first == 0].all()  # 0 is always kept
-
-
 # -- a value is a function of its place
 
 
-@pytest.mark.parametrize("draw", [rounded_normals, discrete_gaussians])
 @pytest.mark.parametrize("scale", [0.6, 2.0**22])
-def test_any_stretch_has_the_same_values(draw, scale):
+def test_any_stretch_has_the_same_values(scale):
     stream = seeded(13)
-    whole = draw(stream, 6000, scale)
+    whole = rounded_normals(stream, 6000, scale)
     for offset, count in [(0, 0), (0, 1), (511, 3), (1023, 1025), (5000, 999)]:
-        assert (draw(stream, count, scale, offset=offset) == whole[offset : offset + count]).all()
+        assert (rounded_normals(stream, count, scale, offset=offset) == whole[offset : offset + count]).all()
 
 
-@pytest.mark.parametrize("draw", [rounded_normals, discrete_gaussians])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_values_do_not_depend_on_threads_or_chunks(draw, threads):
+def test_values_do_not_depend_on_threads_or_chunks(threads):
     stream, count, before = seeded(14), PIECE + 2 * CHUNK64 + 77, torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        whole = draw(stream, count, 2.0**20)
+        whole = rounded_normals(stream, count, 2.0**20)
     finally:
         torch.set_num_threads(before)
-    pieces = [draw(stream, CHUNK64, 2.0**20, offset=i) for i in range(0, count, CHUNK64)]
+    pieces = [rounded_normals(stream, CHUNK64, 2.0**20, offset=i) for i in range(0, count, CHUNK64)]
     assert (np.concatenate(pieces)[:count] == whole).all()
 
 
-def test_words_at_are_the_words():
-    places = [0, 1, 5, REGION + 3, LANE + 4, 2**62 + 7]
-    assert seeded(15).words_at(np.array(places)).tolist() == [int(seeded(15).words(1, p)[0]) for p in places]
-    assert len(seeded(15).words_at(np.array([], np.int64))) == 0
-
-
-@pytest.mark.parametrize("draw", [rounded_normals, discrete_gaussians])
-def test_no_noise_is_zero_and_wrong_settings_raise(draw):
-    assert not draw(seeded(16), 3000, 0.0).any()
+def test_no_noise_is_zero_and_wrong_settings_raise():
+    assert not rounded_normals(seeded(16), 3000, 0.0).any()
     for wrong in (-1.0, math.nan, math.inf, 2.0**37):
         with pytest.raises(ValueError, match="scale must be in"):
-            draw(seeded(16), 3, wrong)
+            rounded_normals(seeded(16), 3, wrong)
     with pytest.raises(ValueError, match="count must be an integer >= 0"):
-        draw(seeded(16), -1, 1.0)
+        rounded_normals(seeded(16), -1, 1.0)
 
 
 def test_an_integer_beyond_int64_wraps():

@@ -8,10 +8,9 @@ import scipy.stats
 import torch
 
 from tacita._stream import Noise
-from tacita.accounting import FullBatchLaw, GaussianSumEvent, HardenedEvent, PoissonLaw, Spend, epsilon
-from tacita.errors import UnsupportedEventError
-from tacita.hardened import DiscreteGaussian, DiscreteGaussianEvent, RoundedGaussian, form_of
-from tacita.hardened.integer_noise import discrete_gaussians, rounded_normals
+from tacita.accounting import GaussianSumEvent, HardenedEvent, PoissonLaw, Spend, epsilon
+from tacita.hardened import RoundedGaussian
+from tacita.hardened.integer_noise import rounded_normals
 from tacita.mechanisms import CalibratedGaussian, GaussianMechanism
 from tacita.random import Key
 
@@ -23,27 +22,25 @@ def noise(seed):
     return Noise(lambda block: Key.insecure(seed).stream("noise", block))
 
 
-def ready(kind, steps=None, multiplier=1.0):
+def ready(steps=None, multiplier=1.0):
     steps = steps or {"g": STEP}
-    return kind(noise_multiplier=multiplier).on(steps, dict.fromkeys(steps, 1.0))
+    return RoundedGaussian(noise_multiplier=multiplier).on(steps, dict.fromkeys(steps, 1.0))
 
 
-@pytest.mark.parametrize(("kind", "draw"), [(RoundedGaussian, rounded_normals), (DiscreteGaussian, discrete_gaussians)])
-def test_a_release_is_the_value_plus_whole_steps(kind, draw):
+def test_a_release_is_the_value_plus_whole_steps():
     values = {"g": {"w": torch.arange(6.0, dtype=torch.float64).view(2, 3), "b": torch.tensor([-1.5]).double()}}
-    released = ready(kind)(values, {"g": 0.75}, noise(0))
-    expected = draw(Key.insecure(0).stream("noise", "g"), 7, 0.75 / STEP)
+    released = ready()(values, {"g": 0.75}, noise(0))
+    expected = rounded_normals(Key.insecure(0).stream("noise", "g"), 7, 0.75 / STEP)
     steps = torch.cat([(released["g"][name] - values["g"][name]).flatten() for name in ("w", "b")]) / STEP
     assert steps.tolist() == expected.tolist()
     assert released["g"]["w"].dtype == torch.float64
     assert released["g"]["w"].shape == (2, 3)
 
 
-@pytest.mark.parametrize("kind", [RoundedGaussian, DiscreteGaussian])
-def test_it_has_the_stated_scale_in_each_block(kind):
+def test_it_has_the_stated_scale_in_each_block():
     count = 200_000
     values = {block: {"w": torch.zeros(count, dtype=torch.float64)} for block in ("a", "b")}
-    released = ready(kind, {"a": STEP, "b": 2.0**-10})(values, {"a": 0.5, "b": 3.0}, noise(1))
+    released = ready({"a": STEP, "b": 2.0**-10})(values, {"a": 0.5, "b": 3.0}, noise(1))
     for block, std in (("a", 0.5), ("b", 3.0)):
         low, high = scipy.stats.chi2.ppf([FALSE_ALARM / 2, 1 - FALSE_ALARM / 2], df=count)
         square = released[block]["w"].square().sum().item()
@@ -56,7 +53,7 @@ def test_large_sums_wrap_after_the_noise_as_before_it():
     """(x mod 2^53) + k and x + k, both modulo 2^53, are equal: a sum that wraps is post-processed, no more."""
     edges = [2**52 - 3, -(2**52)] * 50
     values = torch.tensor(edges, dtype=torch.float64) * STEP
-    released = ready(RoundedGaussian)({"g": {"w": values}}, {"g": 1000 * STEP}, noise(2))["g"]["w"] / STEP
+    released = ready()({"g": {"w": values}}, {"g": 1000 * STEP}, noise(2))["g"]["w"] / STEP
     drawn = rounded_normals(Key.insecure(2).stream("noise", "g"), 100, 1000.0)
     for found, x, k in zip(released.tolist(), edges, drawn.tolist(), strict=True):
         assert (int(found) - x - k) % 2**53 == 0
@@ -65,7 +62,7 @@ def test_large_sums_wrap_after_the_noise_as_before_it():
 
 def test_no_noise_is_the_value_itself():
     values = {"g": {"w": torch.tensor([3.0, -0.5], dtype=torch.float64)}}
-    assert torch.equal(ready(RoundedGaussian, multiplier=0.0)(values, {"g": 0.0}, noise(0))["g"]["w"], values["g"]["w"])
+    assert torch.equal(ready(multiplier=0.0)(values, {"g": 0.0}, noise(0))["g"]["w"], values["g"]["w"])
 
 
 # -- the attack on low bits (Mironov 2012)
@@ -91,9 +88,8 @@ def test_floating_point_noise_shows_which_world_it_is(dtype, step):
     assert multiples(without, step) < 0.9
 
 
-@pytest.mark.parametrize("kind", [RoundedGaussian, DiscreteGaussian])
-def test_whole_steps_look_alike_in_both_worlds(kind):
-    without, with_one = worlds(ready(kind), noise(4), torch.float64)
+def test_whole_steps_look_alike_in_both_worlds():
+    without, with_one = worlds(ready(), noise(4), torch.float64)
     assert multiples(with_one, STEP) == multiples(without, STEP) == 1.0
     for bits in (1, 4):
         counts = [np.bincount((x / STEP).long() % 2**bits, minlength=2**bits) for x in (without, with_one)]
@@ -101,10 +97,9 @@ def test_whole_steps_look_alike_in_both_worlds(kind):
             assert scipy.stats.chisquare(found).pvalue > FALSE_ALARM
 
 
-@pytest.mark.parametrize("kind", [RoundedGaussian, DiscreteGaussian])
-def test_the_supports_of_both_worlds_are_equal(kind):
+def test_the_supports_of_both_worlds_are_equal():
     """With a noise of 2 steps, every whole number within 8 steps of either value occurs in both worlds."""
-    mechanism = ready(kind, {"g": 0.5})
+    mechanism = ready({"g": 0.5})
     found = [set((x / 0.5).long().tolist()) for x in worlds(mechanism, noise(5), torch.float64, count=10**6)]
     assert set(range(-5, 8)) <= found[0] & found[1]
 
@@ -112,9 +107,8 @@ def test_the_supports_of_both_worlds_are_equal(kind):
 # -- what is refused, and calibration
 
 
-@pytest.mark.parametrize("kind", [RoundedGaussian, DiscreteGaussian])
-def test_steps_come_from_the_estimator(kind):
-    mechanism = kind(noise_multiplier=1.0)
+def test_steps_come_from_the_estimator():
+    mechanism = RoundedGaussian(noise_multiplier=1.0)
     with pytest.raises(ValueError, match="steps must be set before"):
         mechanism({"g": {"w": torch.zeros(2).double()}}, {"g": 1.0}, noise(0))
     with pytest.raises(ValueError, match="Use GridSum or CappedSum"):
@@ -126,7 +120,7 @@ def test_steps_come_from_the_estimator(kind):
 
 def test_floating_point_noise_is_not_added_to_whole_steps():
     mechanism = GaussianMechanism(noise_multiplier=1.0)
-    with pytest.raises(ValueError, match="use RoundedGaussian or DiscreteGaussian"):
+    with pytest.raises(ValueError, match="use RoundedGaussian"):
         mechanism.on({"g": STEP}, {"g": 1.0})
     assert mechanism.on(None, {"g": 1.0}) is mechanism
 
@@ -144,7 +138,7 @@ def test_blocks_share_one_noise_multiplier():
 
 
 def hardened(inner):
-    return HardenedEvent(relation=inner.relation, inner=inner, noise="rounded", sums="alone")
+    return HardenedEvent(relation=inner.relation, inner=inner, sums="alone")
 
 
 def poisson(noise_multiplier, relation="add_or_remove_one"):
@@ -153,43 +147,19 @@ def poisson(noise_multiplier, relation="add_or_remove_one"):
     )
 
 
-@pytest.mark.parametrize(("kind", "cost"), [(RoundedGaussian, 1.0), (DiscreteGaussian, 1.03)])
-def test_calibration_meets_the_target_with_its_own_event(kind, cost):
+def test_calibration_meets_the_target_with_its_own_event():
     def event_at(noise_multiplier):
-        return kind(noise_multiplier=noise_multiplier).event(hardened(poisson(noise_multiplier)))
+        return RoundedGaussian(noise_multiplier=noise_multiplier).event(hardened(poisson(noise_multiplier)))
 
-    target = CalibratedGaussian(target_epsilon=2.0, target_delta=1e-5, form=kind)
+    target = CalibratedGaussian(target_epsilon=2.0, target_delta=1e-5, form=RoundedGaussian)
     assert target.on_grid
     mechanism = target.resolve(event_at, "add_or_remove_one", 150)
-    assert isinstance(mechanism, kind)
+    assert isinstance(mechanism, RoundedGaussian)
     assert 1.99 <= epsilon([Spend(event_at(mechanism.noise_multiplier), 150)], 1e-5).epsilon <= 2.0
     plain = CalibratedGaussian(target_epsilon=2.0, target_delta=1e-5).resolve(poisson, "add_or_remove_one", 150)
-    assert mechanism.noise_multiplier >= plain.noise_multiplier * (1 - 1e-9)
-    if kind is RoundedGaussian:
-        assert mechanism.noise_multiplier == plain.noise_multiplier
+    assert mechanism.noise_multiplier == plain.noise_multiplier
 
 
-def test_discrete_noise_has_an_event_of_its_own_or_is_refused():
-    full = GaussianSumEvent(sampling=FullBatchLaw(), relation="replace_one", max_contribution=(1.0,), noise_std=(2.0,))
-    event = DiscreteGaussian(noise_multiplier=1.0).event(hardened(full))
-    assert isinstance(event, HardenedEvent)
-    assert event.noise == "discrete"
-    assert isinstance(event.inner, DiscreteGaussianEvent)
-    with pytest.raises(UnsupportedEventError, match="Use RoundedGaussian"):
-        DiscreteGaussian(noise_multiplier=1.0).event(full)  # not whole numbers
-    with pytest.raises(UnsupportedEventError, match="no guarantee is proved under replace_one"):
-        DiscreteGaussian(noise_multiplier=1.0).event(hardened(poisson(1.0, "replace_one")))
-
-
-def test_the_words_of_front_ends():
-    assert [form_of(word) for word in (None, False, True, "rounded", "discrete")] == [
-        GaussianMechanism,
-        GaussianMechanism,
-        RoundedGaussian,
-        RoundedGaussian,
-        DiscreteGaussian,
-    ]
-    with pytest.raises(ValueError, match='hardened must be a bool, "rounded" or "discrete"'):
-        form_of("exact")
+def test_a_kind_of_noise_is_a_class():
     with pytest.raises(ValueError, match="form must be a class of mechanisms"):
         CalibratedGaussian(target_epsilon=1.0, target_delta=1e-5, form="rounded")  # type: ignore[arg-type]

@@ -388,7 +388,7 @@ def test_parts_and_shares_are_named():
 
 def test_sessions_that_are_not_hardened_are_named_beside_one_that_is():
     ledger = book()
-    hard = HardenedEvent(relation=TRAIN.relation, inner=TRAIN, noise="rounded", sums="alone")
+    hard = HardenedEvent(relation=TRAIN.relation, inner=TRAIN, sums="alone")
     for event, purpose in ((COUNTS, "bounds"), (hard, "train"), (COUNTS, "score")):
         ledger.register(event, planned_queries=1, purpose=purpose)
     (said,) = [caveat for caveat in statement(ledger, DELTA).to_json()["caveats"] if "hardened" in caveat]

@@ -7,7 +7,7 @@ import scipy.stats
 import torch
 
 from tacita.accounting import GaussianSumEvent, PoissonLaw, Spend, epsilon
-from tacita.hardened import DiscreteGaussian, RoundedGaussian
+from tacita.hardened import RoundedGaussian
 from tacita.mechanisms import CalibratedGaussian, GaussianMechanism, Mechanism
 from tacita.second_order.above_threshold import AboveThreshold
 
@@ -139,7 +139,7 @@ def test_noise_of_another_law_inherits_no_guarantee():
         Uniform(noise_multiplier=1.0)  # type: ignore[abstract]
 
 
-@pytest.mark.parametrize("kind", [GaussianMechanism, RoundedGaussian, DiscreteGaussian])
+@pytest.mark.parametrize("kind", [GaussianMechanism, RoundedGaussian])
 def test_a_mechanism_that_adds_other_noise_inherits_no_event(kind):
     with pytest.raises(TypeError, match=f"Quiet cannot be derived from {kind.__name__}.*state its own event"):
 

@@ -24,7 +24,7 @@ def sums(*noise_std, bounds=None):
 
 
 def around(event):
-    hardened = acc.HardenedEvent(relation=RELATION, inner=event, noise="rounded", sums="alone")
+    hardened = acc.HardenedEvent(relation=RELATION, inner=event, sums="alone")
     return acc.ConditionalEvent(relation=RELATION, inner=hardened, condition_text="it holds")
 
 

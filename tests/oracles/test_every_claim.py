@@ -16,7 +16,7 @@ from scipy.stats import binom, norm
 
 import tacita
 from tacita.errors import LedgerError
-from tacita.hardened.integer_noise import discrete_gaussians, rounded_normals
+from tacita.hardened.integer_noise import rounded_normals
 from tacita.oracles import trainable
 from tacita.oracles.payment import SessionPlan
 
@@ -68,11 +68,6 @@ CLAIMS = {
         dict(CLIPPED, mechanism=tacita.RoundedGaussian(noise_multiplier=1.0), method="loop"),
         {"all": 1.0},
     ),
-    "discrete": Claim(
-        tacita.ClippedGradientOracle,
-        dict(CLIPPED, mechanism=tacita.DiscreteGaussian(noise_multiplier=1.0), method="loop"),
-        {"all": 1.0},
-    ),
 }
 every_claim = pytest.mark.parametrize("name", CLAIMS)
 pytestmark = pytest.mark.filterwarnings("ignore:declared_max_grad_norm is 1, and the noise")
@@ -121,8 +116,7 @@ class Watched:
         if steps is None:
             flat = std * stream.normals(sum(sizes), dtype=torch.float64)
         else:
-            draw = rounded_normals if isinstance(self.oracle.mechanism, tacita.RoundedGaussian) else discrete_gaussians
-            flat = steps[block] * torch.from_numpy(draw(stream, sum(sizes), std / steps[block])).double()
+            flat = steps[block] * torch.from_numpy(rounded_normals(stream, sum(sizes), std / steps[block])).double()
         return {name: part.view(x.shape) for (name, x), part in zip(like.items(), flat.split(sizes), strict=True)}
 
     def check_noise(self, release):
@@ -179,10 +173,6 @@ def price(problem, name):
 def test_the_price_is_that_of_sampled_gaussian_queries(problem, name):
     """One, or several blocks that are one once each is divided by its noise."""
     assert price(problem, name) == pytest.approx(sampled_gaussian(), rel=1e-3)
-
-
-def test_the_price_of_discrete_noise_is_a_little_above_it(problem):
-    assert sampled_gaussian() < price(problem, "discrete") < 1.2 * sampled_gaussian()
 
 
 def test_the_price_of_a_hidden_error_is_between_that_of_the_error_and_of_both(problem):

@@ -128,7 +128,7 @@ def test_each_stretch_is_freed_once_it_has_its_noise(monkeypatch):
     assert [list(tensors) for tensors in released.values()] == [list(trainable(oracle.source.model))] * 2
 
 
-MECHANISMS = [tacita.GaussianMechanism, tacita.RoundedGaussian, tacita.DiscreteGaussian]
+MECHANISMS = [tacita.GaussianMechanism, tacita.RoundedGaussian]
 
 
 @pytest.mark.parametrize("kind", MECHANISMS)

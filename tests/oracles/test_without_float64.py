@@ -19,7 +19,7 @@ FEEDBACK = dict(max_feedback_norm=0.5, max_residual_norm=2.0)
 BY = {
     "flat": dict(clipper=FLAT),
     "per layer": dict(clipper=tacita.PerLayerClipper(max_grad_norm={"": 0.5, "head": 0.7})),
-    "hardened": dict(clipper=FLAT, mechanism=tacita.DiscreteGaussian(noise_multiplier=1.0)),
+    "hardened": dict(clipper=FLAT, mechanism=tacita.RoundedGaussian(noise_multiplier=1.0)),
     "bounded": dict(clipper=FLAT, feedback=BoundedFeedback(**FEEDBACK)),
     "released": dict(clipper=FLAT, feedback=ReleasedFeedback(**FEEDBACK)),
 }

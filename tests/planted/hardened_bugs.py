@@ -6,21 +6,12 @@ import numpy as np
 import torch
 
 from tacita.gradients.program import capped_sums
-from tacita.hardened import (
-    CappedSum,
-    DiscreteGaussianEvent,
-    GridSum,
-    RoundedGaussian,
-    grid_sums,
-    integer_noise,
-)
+from tacita.hardened import CappedSum, GridSum, grid_sums, mechanisms
 from tacita.oracles import network
 from tests.planted.plant import bug, put, swap
 
-NOISE = "tests/hardened/test_integer_noise.py::"
 SUMS = "tests/hardened/test_grid_sums.py::"
 INTEGER = "tests/hardened/test_mechanisms.py::"
-EVENTS = "tests/hardened/test_discrete_event.py::"
 ORACLE = "tests/oracles/test_hardened.py::"
 
 
@@ -31,13 +22,7 @@ def float_noise_put_on_the_grid():
     def draw(stream, count, scale):
         return np.rint(stream.normals(count).numpy() * np.float32(scale)).astype(np.int64)
 
-    put(RoundedGaussian, "_draw", staticmethod(draw))
-
-
-@bug(34, 38, caught_by=[NOISE + "test_rejected_values_are_drawn_anew_from_words_of_their_own"])
-def coins_from_the_words_of_the_noise():
-    """The coins of the rejection are read from the words that made the value."""
-    put(integer_noise, "UNITS", 0)
+    put(mechanisms, "rounded_normals", draw)
 
 
 @bug(39, 47, caught_by=[SUMS + "test_a_record_whose_positions_cancel_is_capped"])
@@ -66,12 +51,6 @@ def overflow_not_looked_at():
     """Batches that are too large for the grid, or for the bound of their rounding, are taken."""
     put(grid_sums._OnGrid, "check_batch", lambda self, expected_batch_size, shapes: None)
     put(CappedSum, "check_batch", lambda self, expected_batch_size, shapes: None)
-
-
-@bug(1, 38, caught_by=[EVENTS + "test_cells_without_a_proof_are_refused"])
-def discrete_noise_where_nothing_is_proved():
-    """Any sampling and relation is taken for the discrete Gaussian."""
-    put(DiscreteGaussianEvent, "__post_init__", lambda self: None)
 
 
 @bug(38, caught_by=[ORACLE + "test_the_statement_says_what_is_claimed"])

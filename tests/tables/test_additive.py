@@ -299,7 +299,7 @@ def test_a_direction_that_no_model_can_keep_is_refused(asked, change, message):
     assert not Path("run").exists()
 
 
-@pytest.mark.parametrize("more", [{}, {"hardened": "rounded"}, {"sample_rate": 0.3, "queries": 40}])
+@pytest.mark.parametrize("more", [{}, {"hardened": True}, {"sample_rate": 0.3, "queries": 40}])
 def test_killed_in_between_it_goes_on_to_the_same_bits(asked, monkeypatch, more):
     asked, fsync, count = dataclasses.replace(asked, **more), os.fsync, [0]
 

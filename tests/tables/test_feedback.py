@@ -49,7 +49,7 @@ def test_a_stopped_run_with_feedback_goes_on_to_the_same_bits(settings, table, t
     ("changes", "says"),
     [
         (dict(feedback="hidden"), "feedback must be released or bounded, got 'hidden'"),
-        (dict(feedback="released", hardened="rounded"), "feedback must go without hardened"),
+        (dict(feedback="released", hardened=True), "feedback must go without hardened"),
         (dict(feedback=1), "feedback must be text"),
     ],
 )

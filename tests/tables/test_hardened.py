@@ -9,7 +9,6 @@ import torch
 import tacita.tables.purchases as purchases_module
 from tacita import Ledger
 from tacita.accounting import hardening
-from tacita.errors import UnsupportedEventError
 from tacita.oracles.gate import ReleaseGate
 from tacita.random import Randomness
 from tacita.tables import TableSettings, check_run, train_table
@@ -22,18 +21,17 @@ def events(folder="run"):
     }
 
 
-@pytest.mark.parametrize(("hardened", "noise"), [(True, "rounded"), ("rounded", "rounded"), ("discrete", "discrete")])
 @pytest.mark.parametrize("model", ["linear", "mlp"])
-def test_every_session_is_hardened(settings, table, hardened, noise, model) -> None:
-    run = train_table(settings(hardened=hardened, model=model))
+def test_every_session_is_hardened(settings, table, model) -> None:
+    run = train_table(settings(hardened=True, model=model))
     found = events()
     assert set(found) == {"rows", "survey", "refinement", "train", "score"}
-    assert {purpose: (event.noise, event.sums) for purpose, event in found.items()} == {
-        "rows": ("rounded", "counts"),
-        "survey": ("rounded", "counts"),
-        "refinement": ("rounded", "counts"),
-        "train": (noise, "alone"),
-        "score": ("rounded", "counts"),
+    assert {purpose: event.sums for purpose, event in found.items()} == {
+        "rows": "counts",
+        "survey": "counts",
+        "refinement": "counts",
+        "train": "alone",
+        "score": "counts",
     }
     words = " ".join(run.statement.split())
     assert "Attacks on floating-point noise are closed." in words
@@ -49,7 +47,7 @@ def test_without_it_nothing_changes(settings, table) -> None:
 
 
 def test_rounded_noise_costs_what_the_gaussian_costs(settings, table) -> None:
-    plain, hardened = (train_table(settings(hardened=form, output=f"run-{form}")) for form in (None, "rounded"))
+    plain, hardened = (train_table(settings(hardened=form, output=f"run-{form}")) for form in (False, True))
     for name in ("noise_multiplier", "noise_std", "epsilon"):
         assert hardened.fields[name] == plain.fields[name]
 
@@ -106,40 +104,33 @@ def test_predictions_for_the_score_are_made_row_by_row(settings, table, monkeypa
     assert sizes == [1, 8192]
 
 
-def test_settings_keep_the_word(settings) -> None:
-    assert settings(hardened=True).hardened == "rounded"
-    assert settings(hardened=False).hardened is None
-    assert TableSettings.from_toml(settings(hardened="discrete").to_toml()).hardened == "discrete"
+def test_settings_keep_it(settings) -> None:
+    for hardened in (False, True):
+        assert TableSettings.from_toml(settings(hardened=hardened).to_toml()).hardened is hardened
     for wrong in ("exact", 3):
         with pytest.raises(ValueError, match="hardened must be"):
             settings(hardened=wrong)
 
 
-def test_what_has_no_proof_is_refused_before_anything_is_bought(settings, table) -> None:
-    with pytest.raises(UnsupportedEventError, match="no guarantee is proved"):
-        train_table(settings(hardened="discrete", neighboring_relation="replace_one"))
-
-
 def test_hardened_linear_training_follows_the_plain_one(settings, table) -> None:
     """The same noise but for its rounding, were the streams equal: here only that both learn alike."""
     accuracy = []
-    for form in (None, True):
+    for form in (False, True):
         run = train_table(settings(hardened=form, output=f"learn-{form}", queries=20, test_file="table.csv"))
         accuracy.append(run.fields["holdout_score"]["value"])
     assert np.min(accuracy) > 0.6
 
 
-@pytest.mark.parametrize(("flags", "noise"), [(("--hardened",), "rounded"), (("--hardened", "discrete"), "discrete")])
-def test_the_command_line(table, tacita_command, flags, noise) -> None:
+def test_the_command_line(table, tacita_command) -> None:
     train = ("train", "table.csv", "--target", "label", "--epsilon", "20", "--delta", "1e-3", "--drop", "patient")
-    done = tacita_command(*train, "--sample-rate", "0.5", "--queries", "4", "--output", "run", *flags)
+    done = tacita_command(*train, "--sample-rate", "0.5", "--queries", "4", "--output", "run", "--hardened")
     assert done.code == 0
-    assert events()["train"].noise == noise
+    assert events()["train"].sums == "alone"
     assert tacita_command("statement", "run").code == 0
 
 
-def test_the_plan_of_discrete_noise_is_printed(settings, table) -> None:
+def test_the_plan_of_hardened_noise_is_printed(settings, table) -> None:
     """Its events state no Gaussian noise of their own: that of the session inside is told."""
-    plan = plan_in_words(settings(hardened="discrete"))
+    plan = plan_in_words(settings(hardened=True))
     assert "whole steps of a grid" in plan
     assert plan.count("noise of") >= 3

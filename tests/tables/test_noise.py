@@ -47,7 +47,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(settings, table, train_until):
     ("changes", "says"),
     [
         ({"noise": "some"}, "noise must be independent, correlated or auto, got 'some'"),
-        ({"noise": "auto", "hardened": "rounded"}, "noise = auto must go without hardened"),
+        ({"noise": "auto", "hardened": True}, "noise = auto must go without hardened"),
         ({"noise": "correlated", "feedback": "released"}, "noise = correlated must go without feedback"),
         ({"noise": "correlated", "unit_column": "id", "max_rows_per_unit": 2}, "must go without unit_column"),
     ],

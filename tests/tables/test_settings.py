@@ -60,7 +60,7 @@ def test_toml_gives_the_same_settings_back(values: dict) -> None:
         ({"average": "mean"}, "average must be last, half or ema, got 'mean'"),
         ({"feedback": "hidden"}, "feedback must be released or bounded, got 'hidden'. With a hidden, unbounded error"),
         ({"features": "pixels"}, "features must be scattering, or left out, got 'pixels'"),
-        ({"hardened": "twice"}, "hardened must be rounded or discrete, got 'twice'"),
+        ({"hardened": "rounded"}, "hardened must be true or false, got 'rounded'"),
         ({"about": "me"}, "about must be a table of texts, got 'me'"),
         ({"chosen_among": 1}, "chosen_among must be an integer >= 2, got 1. Leave it out"),
         ({"neighboring_relation": "add_one"}, "neighboring_relation must be one of"),

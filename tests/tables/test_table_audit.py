@@ -122,7 +122,7 @@ def test_models_tasks_hardened_noise_and_a_public_test_file(settings, table):
         (
             {"model": "mlp", "width": 5},
             {"target": "x"},
-            {"hardened": "rounded"},
+            {"hardened": True},
             {"test_file": "table.csv"},
             {"non_private_holdout": True},
         )

@@ -14,7 +14,6 @@ from tacita import (
     ClippedSum,
     CorrelatedGaussian,
     CyclicSampler,
-    DiscreteGaussian,
     DisjointSampler,
     ErrorFeedbackOracle,
     FixedSizeSampler,
@@ -346,7 +345,6 @@ ORACLES = {
         queries=4,
     ),
     "rounded": given(full, mechanism=RoundedGaussian(noise_multiplier=2.0), estimator=GridSum),
-    "discrete": given(full, mechanism=DiscreteGaussian(noise_multiplier=2.0), estimator=GridSum),
 }
 
 

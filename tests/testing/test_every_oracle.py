@@ -92,7 +92,7 @@ def test_what_is_known_is_not_nothing():
     known = classes().keys() | others()
     assert {"ClippedGradientOracle", "UnclippedGradientOracle", "ErrorFeedbackOracle", "GradientOracle"} <= known
     assert {"PrivateFeedback", "BoundedFeedback", "ReleasedFeedback"} <= known
-    assert {"GaussianMechanism", "RoundedGaussian", "DiscreteGaussian", "StationaryTest"} <= known
+    assert {"GaussianMechanism", "RoundedGaussian", "StationaryTest"} <= known
 
 
 def test_an_oracle_without_its_contract_is_found():

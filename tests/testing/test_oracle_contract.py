@@ -35,7 +35,6 @@ UNDER = {  # of these one relation here, and all of them in make audit
     "allocated": "zero_out_one",
     "shuffled-epochs": "replace_one",
     "rounded": "add_or_remove_one",
-    "discrete": "zero_out_one",
 }
 
 

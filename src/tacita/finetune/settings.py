@@ -68,7 +68,7 @@ class FinetuneSettings(RecordSettings):
         rate: Chance that a step draws a record (person), in place of --batch; 1/50 by default, without --rows.
         rows_per_query: Number of records that a step reads of a person that it draws; 1 above epsilon 4, else 4.
         privacy_unit: Whom the guarantee protects, in your words, for the statement.
-        hardened: Close attacks on floating-point noise, rounded or discrete.
+        hardened: Close attacks on floating-point noise.
         train: lora, an adapter, or full, all weights.
         rank: Rank of the adapter.
         alpha: Its scale; twice the rank by default.
@@ -98,7 +98,7 @@ class FinetuneSettings(RecordSettings):
     rate: Annotated[float | None, PRIVACY] = None
     rows_per_query: Annotated[int | None, PRIVACY, WHOLE] = None
     privacy_unit: Annotated[str | None, PRIVACY] = None
-    hardened: Annotated[Literal["rounded", "discrete"] | None, PRIVACY] = None
+    hardened: Annotated[bool, PRIVACY] = False
     train: Annotated[Literal["lora", "full"], TRAINING] = "lora"
     rank: Annotated[int, TRAINING, WHOLE] = 16
     alpha: Annotated[float | None, TRAINING] = None

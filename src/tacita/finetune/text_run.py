@@ -277,7 +277,7 @@ def fitted(prepared: Prepared, rows: EncodedTexts, units: list, randomness: Rand
         units=units if own.unit_field is not None else None,
         rows_per_query=own.rows_per_query,
         privacy_unit=own.unit,
-        hardened=own.hardened or False,
+        hardened=own.hardened,
         max_physical_batch_size=max(own.physical_batch // prepared.sequences, 1),
         randomness=randomness,
         **more,

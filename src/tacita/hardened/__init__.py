@@ -3,16 +3,11 @@
 It stands on the core, which knows nothing of it: a mechanism names the estimator that its noise needs.
 """
 
-from tacita.hardened.discrete_event import DiscreteGaussianEvent, discrete
 from tacita.hardened.grid_sums import CappedSum, GridSum
-from tacita.hardened.mechanisms import DiscreteGaussian, RoundedGaussian, form_of
+from tacita.hardened.mechanisms import RoundedGaussian
 
 __all__ = [
     "CappedSum",
-    "DiscreteGaussian",
-    "DiscreteGaussianEvent",
     "GridSum",
     "RoundedGaussian",
-    "discrete",
-    "form_of",
 ]

@@ -130,7 +130,7 @@ class GridSum(_OnGrid):
 
     def hardened(self, inner: Event) -> HardenedEvent:
         sums = "together" if self.together else "alone"
-        return HardenedEvent(relation=inner.relation, inner=inner, noise="rounded", sums=sums)
+        return HardenedEvent(relation=inner.relation, inner=inner, sums=sums)
 
     def __call__(self, engine: Engine, state: None) -> tuple[Values, None]:
         groups, steps = self.clipper.groups(engine.shapes), self.steps(engine.shapes)
@@ -174,9 +174,7 @@ class CappedSum(_OnGrid):
         return (1 + 2 * summation_error(self.max_records, self.slack) + 1 / RESOLUTION) * (1 + 2.0**-40)
 
     def hardened(self, inner: Event) -> HardenedEvent:
-        return HardenedEvent(
-            relation=inner.relation, inner=inner, noise="rounded", sums="capped", max_records=self.max_records
-        )
+        return HardenedEvent(relation=inner.relation, inner=inner, sums="capped", max_records=self.max_records)
 
     def check_batch(self, expected_batch_size: float, shapes: Shapes) -> None:
         if expected_batch_size > self.max_records / 2:

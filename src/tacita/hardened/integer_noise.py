@@ -1,8 +1,7 @@
-r"""Integers with an exact law, drawn from a stream: rounded normals and discrete Gaussians.
+r"""Integers with an exact law, drawn from a stream: rounded normals.
 
 Proofs: docs/derivations/hardened-noise.md.
-Source: Box and Muller (1958), https://doi.org/10.1214/aoms/1177706645; Canonne, Kamath and Steinke (2020),
-https://arxiv.org/abs/2004.00010, for the discrete Gaussian.
+Source: Box and Muller (1958), https://doi.org/10.1214/aoms/1177706645.
 
 Each word of the stream holds the first digits of a real number. Its further digits lie 2^60 words later and are read
 only if they are needed. Integers are computed in float64 with a bound of the error. An integer that is in doubt within
@@ -12,8 +11,6 @@ value.
 """
 
 import math
-from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -28,9 +25,6 @@ from tacita._stream import LANE, PIECE, Stream
 
 LARGEST_SCALE = 2.0**36  # for larger scales, float64 leaves many values in doubt
 UNIT = 2.0**-53
-REGION = 2**50  # words for one role in one attempt; an attempt has four roles
-# The roles: words of u, first bits of the acceptance coins, their further digits, words of t.
-RADIUS_WORDS, UNITS, MORE, ANGLE_WORDS = range(4)
 
 # Bound of the error in float64, in units of 2^-53 times the scale: LINEAR r + INVERSE (1 + 2^-10 / u) / r.
 LINEAR = 32.0
@@ -55,20 +49,20 @@ def rounded_normals(stream: Stream, count: int, scale: float, offset: int = 0) -
         >>> draws.dtype, bool((draws[900:] == rounded_normals(stream, 100, 0.5, offset=900)).all())
         (dtype('int64'), True)
     """
-    return _in_blocks(_rounded, stream, count, _checked(scale), offset)
+    if not 0 <= scale <= LARGEST_SCALE:
+        raise ValueError(f"scale must be in [0, 2^36], got {scale}: choose a coarser grid.")
+    scale = float(scale)
+    count = _validate.count("count", count, at_least=0)
+    offset = _validate.count("offset", offset, at_least=0)
+    first = offset // BLOCK * BLOCK
+    covered = -(-(offset + count) // BLOCK) * BLOCK - first if count else 0  # whole blocks, piece by piece in threads
+    out = np.zeros(covered, np.int64)
 
+    def piece(start: int) -> None:
+        _fill(stream, scale, first + start, out[start : start + PIECE])
 
-def discrete_gaussians(stream: Stream, count: int, scale: float, offset: int = 0) -> np.ndarray:
-    r"""Draw ``count`` integers, int64, with :math:`P(k) \propto e^{-k^2 / 2 \sigma^2}` and :math:`\sigma` = ``scale``.
-
-    The law is exact. A rounded normal k is accepted with probability :math:`w_k / w_0`, where :math:`w_k =
-    e^{-k^2/2\sigma^2} / \int_{k-1/2}^{k+1/2} e^{-y^2/2\sigma^2} dy`, and drawn again otherwise. Value i is a function
-    of (key, ``offset`` + i) alone.
-
-    Raises:
-        ValueError: ``scale`` is negative, not finite, or above 2^36.
-    """
-    return _in_blocks(_discrete, stream, count, _checked(scale), offset)
+    in_threads(piece, range(0, covered if scale else 0, PIECE))  # scale 0: all values are 0
+    return out[offset - first : offset - first + count]
 
 
 def wrapped(whole: torch.Tensor) -> torch.Tensor:
@@ -80,33 +74,7 @@ def wrapped(whole: torch.Tensor) -> torch.Tensor:
     return ((whole + 2**52) & (2**53 - 1)) - 2**52
 
 
-def _checked(scale: float) -> float:
-    if not 0 <= scale <= LARGEST_SCALE:
-        raise ValueError(f"scale must be in [0, 2^36], got {scale}: choose a coarser grid.")
-    return float(scale)
-
-
-def _in_blocks(
-    fill: Callable[[Stream, float, int, np.ndarray], None], stream: Stream, count: int, scale: float, offset: int
-) -> np.ndarray:
-    """Compute whole blocks, piece by piece in threads, and return the values that were asked for."""
-    count = _validate.count("count", count, at_least=0)
-    offset = _validate.count("offset", offset, at_least=0)
-    first = offset // BLOCK * BLOCK
-    covered = -(-(offset + count) // BLOCK) * BLOCK - first if count else 0
-    out = np.zeros(covered, np.int64)
-
-    def piece(start: int) -> None:
-        fill(stream, scale, first + start, out[start : start + PIECE])
-
-    in_threads(piece, range(0, covered if scale else 0, PIECE))  # scale 0: all values are 0
-    return out[offset - first : offset - first + count]
-
-
-# Rounded normals.
-
-
-def _rounded(stream: Stream, scale: float, first: int, out: np.ndarray) -> None:
+def _fill(stream: Stream, scale: float, first: int, out: np.ndarray) -> None:
     """Fill ``out``, whole blocks, with the values from ``first`` on."""
     for start in range(0, len(out), CHUNK64):
         values = out[start : start + CHUNK64]
@@ -121,7 +89,7 @@ def _rounded(stream: Stream, scale: float, first: int, out: np.ndarray) -> None:
                 columns[row, column, lane] = _refined(stream, of_u, of_u + PAIR, scale, sine=bool(column))
 
 
-def _nearest(u_words: np.ndarray, t_words: np.ndarray, scale: float, *, sine: bool = True) -> list[_Found]:
+def _nearest(u_words: np.ndarray, t_words: np.ndarray, scale: float) -> list[_Found]:
     r"""Return, for each pair of words, the integers nearest to :math:`\sigma r \cos t` (and sin) and where in doubt.
 
     u consists of the first 63 bits m of its word and the digits that follow, so it is in [m, m + 1] 2^-63. t is
@@ -140,8 +108,9 @@ def _nearest(u_words: np.ndarray, t_words: np.ndarray, scale: float, *, sine: bo
         bound *= INVERSE * UNIT * scale
         bound += radius * (LINEAR * UNIT * scale)
         radius *= scale
-        functions = (torch.cos, torch.sin) if sine else (torch.cos,)
-        return [_decided(function(torch.from_numpy(angle)).numpy(), radius, bound) for function in functions]
+        return [
+            _decided(function(torch.from_numpy(angle)).numpy(), radius, bound) for function in (torch.cos, torch.sin)
+        ]
 
 
 def _decided(values: np.ndarray, radius: np.ndarray, bound: np.ndarray) -> _Found:
@@ -200,139 +169,3 @@ def _between(iv: Any, digits: int, bits: int) -> Any:
     """Return the interval of all numbers whose first digits are these."""
     low, high = (iv.ldexp(iv.mpf(end), -bits) for end in (digits, digits + 1))
     return iv.mpf([low.a, high.b])
-
-
-# Discrete Gaussians.
-
-
-def _discrete(stream: Stream, scale: float, first: int, out: np.ndarray) -> None:
-    """Fill ``out``, whole blocks, with the values from ``first`` on."""
-    for start in range(0, len(out), CHUNK64):
-        values = out[start : start + CHUNK64]
-        _rounded(stream, scale, first + start, values)
-        units = np.frombuffer(stream.bytes(2 * len(values), 8 * UNITS * REGION + 2 * (first + start)), "<u2")
-        left = np.flatnonzero(_may_be_rejected_early(values, units, scale))
-        if len(left):
-            values[left] = _redrawn(stream, scale, first + start + left, values[left], units[left])
-
-
-def _redrawn(stream: Stream, scale: float, places: np.ndarray, integers: np.ndarray, units: np.ndarray) -> np.ndarray:
-    """Accept or reject each value, whose coin begins with ``units``; redraw rejected ones until all are accepted."""
-    integers, left, base = integers.copy(), np.arange(len(places)), 0
-    digits = np.stack([units.astype(np.uint64), stream.words_at(MORE * REGION + places)])
-    while len(left):
-        more = base + MORE * REGION + places[left]
-        left = left[~_accepted(stream, scale, more, integers[left], digits)]
-        base += 4 * REGION
-        integers[left] = _rounded_at(stream, scale, base, places[left])
-        digits = stream.words_at(base + MORE * REGION + places[left])[None]
-    return integers
-
-
-def _may_be_rejected_early(integers: np.ndarray, units: np.ndarray, scale: float) -> np.ndarray:
-    """Return where a coin that begins with these 16 bits may reject."""
-    if _largest_rejection(np.array([max(int(integers.max()), -int(integers.min()))]), scale)[0] < 2.0**-17:
-        return units == 2**16 - 1
-    return _may_be_rejected(integers, (units + 1.0) * 2.0**-16, scale)
-
-
-def _may_be_rejected(integers: np.ndarray, above: np.ndarray, scale: float) -> np.ndarray:
-    """Return where a coin that is below ``above`` may reject."""
-    return ~(above < (1 - 1e-12) - _largest_rejection(integers, scale))
-
-
-def _largest_rejection(integers: np.ndarray, scale: float) -> np.ndarray:
-    r"""Return an upper bound of the probability of rejection, up to rounding: :math:`k^2 / 8 \sigma^4`."""
-    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        return np.where(integers == 0, 0.0, 0.5 * (integers / scale / scale / 2) ** 2)
-
-
-def _rounded_at(stream: Stream, scale: float, base: int, places: np.ndarray) -> np.ndarray:
-    """Return a rounded normal (from a cosine) for each of ``places``, for the attempt that begins at ``base``."""
-    of_u, of_t = base + places, base + ANGLE_WORDS * REGION + places
-    u, t = (stream.words_at(where).view(np.int64) for where in (of_u, of_t))
-    integers, doubtful = _nearest(u, t, scale, sine=False)[0]
-    for i in np.flatnonzero(doubtful):
-        integers[i] = _refined(stream, int(of_u[i]), int(of_t[i]), scale, sine=False)
-    return integers
-
-
-def _accepted(stream: Stream, scale: float, more: np.ndarray, integers: np.ndarray, digits: np.ndarray) -> np.ndarray:
-    """Return whether each value's coin is below its probability of acceptance.
-
-    The coin's digits begin with ``digits`` and continue from word ``more``.
-    """
-    coin = digits[0] * 2.0**-64 if len(digits) == 1 else (digits[0] + digits[1] * 2.0**-64) * 2.0**-16
-    accepted = ~_may_be_rejected(integers, coin + 2.0**-50, scale)
-    for k in np.unique(np.abs(integers[~accepted])):
-        low, high = _chance(int(k), scale, 64)
-        at_k = ~accepted & (np.abs(integers) == k)
-        sure = at_k & (coin + 2.0**-50 < low)
-        accepted |= sure
-        for i in np.flatnonzero(at_k & ~sure & ~(coin - 2.0**-50 > high)):
-            accepted[i] = _accepted_exactly(stream, scale, int(k), int(more[i]), digits[:, i].tolist())
-    return accepted
-
-
-def _accepted_exactly(stream: Stream, scale: float, k: int, more: int, begun: list[int]) -> bool:
-    """Compare the coin with the probability of acceptance, using more digits until the answer is certain."""
-    value, bits = (begun[0], 64) if len(begun) == 1 else ((begun[0] << 64) | begun[1], 80)
-    lane = 1
-    while True:
-        iv = _interval(bits + 64)
-        below, above = (_between(iv, value, bits) - _enclosed_chance(iv, k, scale))._mpi_
-        if _sign(above) <= 0:
-            return True
-        if _sign(below) >= 0:
-            return False
-        value = (value << 64) | int(stream.words(1, more + lane * LANE)[0])
-        bits, lane = bits + 64, lane + 1
-
-
-def _sign(number: tuple) -> int:
-    negative, mantissa = number[:2]
-    return -1 if negative else int(mantissa != 0)
-
-
-@lru_cache(maxsize=4096)
-def _chance(k: int, scale: float, precision: int) -> tuple[float, float]:
-    """Return bounds of the probability of acceptance, in float64."""
-    chance = _enclosed_chance(_interval(precision), k, scale)
-    return float(chance.a) - 2.0**-50, float(chance.b) + 2.0**-50
-
-
-def _enclosed_chance(iv: Any, k: int, scale: float) -> Any:
-    r"""Return an interval around the probability of acceptance, :math:`I_0 / I_k`.
-
-    Here :math:`I_k = \int_0^1 \cosh(\kappa v) e^{-\eta v^2} dv`, :math:`\kappa = |k| / 2 \sigma^2` and :math:`\eta = 1
-    / 8 \sigma^2`. The power series of the integrand is integrated term by term; after N terms, the rest is below
-    :math:`\sum_{m \ge N} (\kappa + \eta)^m / m!`.
-    """
-    if k == 0:
-        return iv.mpf(1)
-    eta = 1 / (8 * iv.mpf(scale) ** 2)
-    return _series(iv, iv.mpf(0), eta) / _series(iv, 4 * abs(k) * eta, eta)
-
-
-def _series(iv: Any, kappa: Any, eta: Any) -> Any:
-    size = float((kappa + eta).b)
-    terms = 8
-    while not (terms > 2 * size + 1 and _log2_tail(size, terms) < -iv.prec):
-        terms *= 2
-    cosh, gauss = [iv.mpf(1)], [iv.mpf(1)]
-    for n in range(1, terms):
-        cosh.append(cosh[-1] * kappa * kappa / ((2 * n - 1) * (2 * n)))
-        gauss.append(-gauss[-1] * eta / n)
-    total = iv.mpf(0)
-    for n in range(terms):
-        total += sum((cosh[i] * gauss[n - i] for i in range(n + 1)), iv.mpf(0)) / (2 * n + 1)
-    rest = iv.ldexp(iv.mpf(1), math.ceil(_log2_tail(size, terms)))
-    return total + iv.mpf([-rest.b, rest.b])
-
-
-def _log2_tail(size: float, terms: int) -> float:
-    """Return the logarithm of twice the first term, an upper bound of the sum of size^m / m! over m >= terms > 2 size.
-
-    The logarithm is to base 2.
-    """
-    return (terms * math.log(size) - math.lgamma(terms + 1)) / math.log(2) + 1.01

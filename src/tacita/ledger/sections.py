@@ -81,7 +81,6 @@ TERMS = {  # a word of the statement -> what it means; a term is explained only 
     "sensitivity": "Sensitivity is the most that the data of one unit can change a value.",
     "rho": "rho is the cost of a query in zero-concentrated privacy, a form of differential privacy; costs add up.",
     "hardened": "Hardened noise consists of whole steps of a public grid; the caveats say which attacks that closes.",
-    "discrete Gaussian": "Discrete Gaussian noise has whole numbers in place of real ones.",
     "of split": "A split divides the records into parts; a session on one part sees no other records.",
     "share-": "A share is an epsilon and a delta set aside in advance, for sessions whose settings are chosen later.",
     "counted as spent": "Queries are reserved on disk before their noise is drawn, so that a process which stops "

@@ -55,7 +55,7 @@ class GaussianMechanism(Mechanism):
         if steps is not None:
             raise ValueError(
                 "mechanism must add integer noise when the estimator's values are on a grid, got "
-                f"{type(self).__name__}: use RoundedGaussian or DiscreteGaussian."
+                f"{type(self).__name__}: use RoundedGaussian."
             )
         return self
 
@@ -92,8 +92,8 @@ class CalibratedGaussian:
         target_delta: The delta to reach, in (0, 1); it should be well below one over the number of records.
         allocation: As in :class:`GaussianMechanism`.
         form: The kind of noise: :class:`GaussianMechanism`; or, against floating-point attacks,
-            :class:`~tacita.RoundedGaussian` or :class:`~tacita.DiscreteGaussian`. Or a mechanism with settings of its
-            own, such as a :class:`~tacita.CorrelatedGaussian`, whose noise multiplier and allocation are replaced.
+            :class:`~tacita.RoundedGaussian`. Or a mechanism with settings of its own, such as a
+            :class:`~tacita.CorrelatedGaussian`, whose noise multiplier and allocation are replaced.
     """
 
     target_epsilon: float

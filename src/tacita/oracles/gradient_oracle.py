@@ -222,9 +222,9 @@ class GradientOracle:
         """Make one query at the model's own parameters, and assign the gradient to their ``.grad``.
 
         The release's ``gradient`` and ``.grad`` may share memory, so that an optimizer that changes one may change the
-        other. The last ``.grad`` is gone before the query begins, which uses its memory: if the query raises, ``.grad`` is
-        ``None``. Where FSDP2 has sharded the model, ``.grad`` is this rank's shard, and so
-        is what the release holds (docs/process-group.md).
+        other. The last ``.grad`` is gone before the query begins, which uses its memory: if the query raises, it is
+        ``None``. Where FSDP2 has sharded the model, ``.grad`` is this rank's shard, and so is what the release holds
+        (docs/process-group.md).
 
         By default every parameter must be updated before the next call. This is checked until each of them was updated
         once. ``updates=`` names the parameters that the next step updates, for several optimizers that take turns. The

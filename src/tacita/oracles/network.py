@@ -38,9 +38,8 @@ class ClippedGradientOracle(GradientOracle):
         sampler: Draws the records of a query.
         clipper: Bounds each sample's gradient; or an estimator that does so, such as
             :class:`~tacita.AdaptiveClippedSum`.
-        mechanism: ``GaussianMechanism`` or ``CalibratedGaussian``; ``RoundedGaussian`` or ``DiscreteGaussian`` against
-            attacks on floating point, with sums on a grid: :class:`~tacita.CappedSum`, or :class:`~tacita.GridSum` with
-            ``method="loop"``.
+        mechanism: ``GaussianMechanism`` or ``CalibratedGaussian``; ``RoundedGaussian`` against attacks on floating
+            point, with sums on a grid: :class:`~tacita.CappedSum`, or :class:`~tacita.GridSum` with ``method="loop"``.
         planned_queries: Number of queries that the guarantee covers.
         collate_fn: As in ``torch.utils.data.DataLoader``.
         num_workers: Number of loader processes. It changes no bit of the result.

@@ -14,7 +14,7 @@ from tacita.clipping import FlatClipper
 from tacita.correlated import CorrelatedGaussian, Noise, choose_strategy
 from tacita.error_feedback import Feedback
 from tacita.estimators import ClippedSum, Estimator
-from tacita.hardened import GridSum, form_of
+from tacita.hardened import GridSum, RoundedGaussian
 from tacita.ledger import Ledger, Session
 from tacita.mechanisms import CalibratedGaussian, GaussianMechanism, Mechanism
 from tacita.sampling import AllocatedSampler, CyclicSampler, PoissonSampler, Sampler, UnitPoissonSampler
@@ -84,7 +84,7 @@ class TablePlan:
             may_regress=buys_target and target.task != "classification",
             buys_score=settings.test_file is None and not settings.non_private_holdout,
             holds_out=settings.test_file is None,
-            form=form_of(settings.hardened),
+            form=RoundedGaussian if settings.hardened else GaussianMechanism,
             feedback=rules.feedback(settings),
         )
         return plan if settings.noise in (None, "independent") else plan._with_noise(settings.noise)
@@ -178,7 +178,7 @@ class TablePlan:
         """Return the event of noisy counts, with rounded Gaussian noise if the training's noise is hardened."""
         if not self.form.on_grid:
             return event
-        return HardenedEvent(relation=event.relation, inner=event, noise="rounded", sums="counts")
+        return HardenedEvent(relation=event.relation, inner=event, sums="counts")
 
     def refinement_noise_std(self, survey: Survey) -> float:
         """Return the noise on each count of the refinement, whose histograms follow from the survey."""

@@ -126,8 +126,8 @@ class TableSettings:
     """Accept a delta of 0.01 or more, or at or above 1 / rows if the number of rows is public. No such run is called
     private without saying so."""
 
-    hardened: Annotated[bool | Literal["rounded", "discrete"] | None, PRIVACY] = None
-    """Close attacks on floating-point noise; give it alone, or with the kind of noise, rounded or discrete."""
+    hardened: Annotated[bool, PRIVACY] = False
+    """Close attacks on floating-point noise."""
 
     schema: Annotated[str | None, PUBLIC] = None
     """TOML file with what is public about the columns; "tacita schema FILE" drafts one."""
@@ -234,8 +234,6 @@ class TableSettings:
                 object.__setattr__(self, name, tuple(getattr(self, name)))
         if self.dataset_name is None:
             object.__setattr__(self, "dataset_name", Path(self.data).name)
-        if isinstance(self.hardened, bool):  # a bare --hardened
-            object.__setattr__(self, "hardened", "rounded" if self.hardened else None)
         for name, (hint, _) in annotations().items():
             _check_type(name, getattr(self, name), _types(hint))
         for name, (hint, notes) in annotations().items():
@@ -245,13 +243,13 @@ class TableSettings:
         check_delta(self.delta, self.rows, self.allow_large_delta)
 
     def _check_together(self) -> None:
-        if self.feedback is not None and self.hardened is not None:
+        if self.feedback is not None and self.hardened:
             raise ValueError(
                 "feedback must go without hardened, because the error of clipping is on no grid: leave one of them out."
             )
         if self.noise in ("correlated", "auto"):
             others = ("feedback", "hardened", "unit_column", "sweep")
-            other = next((name for name in others if getattr(self, name) is not None), None)
+            other = next((name for name in others if getattr(self, name) not in (None, False)), None)
             if other is not None:
                 raise ValueError(f"noise = {self.noise} must go without {other}: leave out one of them.")
         if self.balanced and self.task == "regression":

@@ -14,8 +14,9 @@ from tacita.clipping import FlatClipper
 from tacita.clipping.clipper import Clipper
 from tacita.correlated import Noise, Strategy, choose_strategy
 from tacita.estimators import Estimator
-from tacita.hardened import form_of
+from tacita.hardened import RoundedGaussian
 from tacita.ledger import Ledger, Share
+from tacita.mechanisms import GaussianMechanism
 from tacita.methods import ExponentialAverage, RandomIterate, SuffixAverage
 from tacita.oracles import GradientOracle, trainable
 from tacita.oracles.records import as_records, num_rows
@@ -110,7 +111,7 @@ def chosen_strategy(
     noise: Noise,
     poisson: PoissonSampler,
     epochs: float,
-    hardened: bool | str,
+    hardened: bool,
     *,
     relation: NeighboringRelation,
     epsilon: float,
@@ -119,7 +120,8 @@ def chosen_strategy(
 ) -> Strategy:
     """Return the batches and the noise: Poisson sampling and independent noise, or what ``noise`` asks for."""
     if noise == "independent":
-        return Strategy(words=noise, sampler=poisson, form=form_of(hardened), queries=poisson.queries_for(epochs))
+        form = RoundedGaussian if hardened else GaussianMechanism
+        return Strategy(words=noise, sampler=poisson, form=form, queries=poisson.queries_for(epochs))
     strategy, words = choose_strategy(
         noise, poisson, lambda sampler: sampler.queries_for(epochs), relation=relation, epsilon=epsilon, delta=delta
     )

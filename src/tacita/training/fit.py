@@ -25,11 +25,11 @@ from tacita.errors import UnsupportedModuleError
 from tacita.gradients import SeveralViews, mean_over_views
 from tacita.gradients.functional import LossFn
 from tacita.gradients.processes import Processes, is_sharded, processes_of
-from tacita.hardened import form_of
+from tacita.hardened import RoundedGaussian
 from tacita.ledger import Ledger, Session, Share
 from tacita.ledger.run_sections import check_about
 from tacita.ledger.session import BLOCK
-from tacita.mechanisms import CalibratedGaussian
+from tacita.mechanisms import CalibratedGaussian, GaussianMechanism
 from tacita.methods import RandomIterate
 from tacita.oracles import ClippedGradientOracle, GradientOracle
 from tacita.oracles.records import Records, as_records
@@ -105,7 +105,7 @@ def fit(
     export: Export | None = None,
     callbacks: Iterable[Callback | Callable] = (),
     allow_large_delta: bool = False,
-    hardened: bool | Literal["rounded", "discrete"] = False,
+    hardened: bool = False,
     progress: bool = True,
     collate_fn: Callable[[list], Any] | None = None,
     num_workers: int = 0,
@@ -192,10 +192,9 @@ def fit(
             step, with what is private for good. The ledger is put on disk before each call (:class:`~tacita.Callback`
             has ``every`` for slow disks).
         allow_large_delta: Accept a ``target_delta`` of 0.01 or more. The verdict then says so wherever it is shown.
-        hardened: Close attacks on floating-point noise: ``True`` or ``"rounded"`` for :class:`~tacita.RoundedGaussian`,
-            ``"discrete"`` for :class:`~tacita.DiscreteGaussian`. The claim depends on ``method``, and the statement
-            prints it. It is stronger with ``"loop"``, which runs
-            the model's code on records.
+        hardened: Close attacks on floating-point noise, by :class:`~tacita.RoundedGaussian`. The claim depends on
+            ``method``, and the statement prints it. It is stronger with ``"loop"``, which runs the model's code on
+            records.
         progress: Show a bar on the error stream.
         collate_fn, num_workers, method, max_physical_batch_size: As in :class:`~tacita.ClippedGradientOracle`.
         process_group: Processes that share the work, as in :class:`~tacita.ClippedGradientOracle`. Each rank makes the
@@ -290,7 +289,7 @@ def fit(
                     model,
                     held_out,
                     _like(data["loss_fn"], loss_fn, score.loss_fn),
-                    mechanism=mechanism(form=form_of(hardened)),
+                    mechanism=mechanism(form=RoundedGaussian if hardened else GaussianMechanism),
                     session=None if begun is None else _session(paying, SCORE),
                     collate_fn=data["collate_fn"],
                     max_physical_batch_size=max_physical_batch_size or math.ceil(sampler.expected_batch_size),
@@ -316,7 +315,7 @@ def _check_variants(
     average: Any,
     noise: str,
     feedback: Feedback | None,
-    hardened: bool | str,
+    hardened: bool,
     early_stop: EarlyStop | None,
     *,
     score: Any,
@@ -325,6 +324,8 @@ def _check_variants(
     check_average(average)
     if not isinstance(score, HeldOutLoss | None):
         raise TypeError(f"score must be a tacita.HeldOutLoss, HeldOutLoss(upper=1.0) say, got {score!r}.")
+    if not isinstance(hardened, bool):
+        raise ValueError(f"hardened must be True or False, got {hardened!r}.")
     if noise not in get_args(Noise):
         raise ValueError(f"noise must be one of {', '.join(get_args(Noise))}, got {noise!r}.")
     if noise != "independent" and (hardened or feedback is not None):

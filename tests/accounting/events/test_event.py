@@ -232,7 +232,7 @@ def test_an_event_names_its_components_and_its_noise(events):
 
 def test_turns_are_hardened_if_both_kinds_of_query_are(events):
     inner = events.poisson(0.02, 1.1)
-    hard = acc.HardenedEvent(relation=inner.relation, inner=inner, noise="rounded", sums="alone")
+    hard = acc.HardenedEvent(relation=inner.relation, inner=inner, sums="alone")
     turns = [InterleavedEvent(relation=inner.relation, inner=hard, between=one, every=2) for one in (hard, inner)]
     assert [acc.hardening(event) for event in turns] == [hard, None]
 
@@ -240,7 +240,7 @@ def test_turns_are_hardened_if_both_kinds_of_query_are(events):
 @pytest.mark.parametrize("order", [slice(None), slice(None, None, -1)], ids=["hardened first", "hardened last"])
 def test_several_events_are_hardened_if_all_are(events, order):
     inner = events.poisson(0.02, 1.1)
-    hard = acc.HardenedEvent(relation=inner.relation, inner=inner, noise="rounded", sums="alone")
+    hard = acc.HardenedEvent(relation=inner.relation, inner=inner, sums="alone")
     for kind in (ComposedEvent, WorstOfEvent):
         both = kind(relation=inner.relation, parts=(hard, inner)[order], part_queries=(1, 1))
         assert acc.hardening(both) is None

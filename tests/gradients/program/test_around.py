@@ -213,7 +213,6 @@ FEEDBACKS = [
 ORACLES: dict[str, dict[str, Any]] = {
     **{f"{name} clipper": dict(clipper=clipper) for name, clipper in CLIPPERS.items()},
     **{type(one).__name__: dict(kind=tacita.ErrorFeedbackOracle, feedback=one) for one in FEEDBACKS},
-    "discrete noise": dict(mechanism=tacita.DiscreteGaussian(noise_multiplier=1.0)),
     "rounded noise": dict(mechanism=tacita.RoundedGaussian(noise_multiplier=1.0)),
     "views": dict(data=SeveralViews(rows(), 3, noisy), loss_fn=mean_over_views(cross_entropy)),
 }

@@ -3,7 +3,7 @@ r"""Hardened noise: sessions in whole numbers, and what a statement says of them
 Proof: docs/derivations/hardened-noise.md.
 
 In a hardened session, contributions are whole multiples of a public step, their sum is exact, and the noise is a whole
-number of steps from the exact law. With *rounded* noise the release is
+number of steps from the exact law. The release is
 :math:`\operatorname{round}((X + s z) / \text{step})` for a real normal z. This is post-processing of the Gaussian
 release, so the event inside, which speaks of real numbers, holds unchanged.
 """
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from tacita.accounting.events.event import Event
 from tacita.accounting.events.wrapped import WrappedEvent
 
-NOISES = {"rounded": "rounded Gaussian", "discrete": "discrete Gaussian"}
 SUMS = {
     "counts": "whole numbers are counted exactly",
     "alone": "each record is computed on its own and truncated to a grid",
@@ -35,14 +34,12 @@ class HardenedEvent(WrappedEvent):
     """The session of ``inner`` in whole numbers, to which attacks on the floating-point form do not apply.
 
     Attributes:
-        noise: "rounded" or "discrete".
         sums: What is summed: "counts"; records computed "alone" or "together" and then truncated; or "capped" sums in
             floating point. The guarantee of the last two rests on an assumption that batched kernels meet only up to
             rounding.
         max_records: With capped sums, the largest number of records of a query that their bound is for; else 0.
     """
 
-    noise: str
     sums: str
     max_records: int = 0
 
@@ -52,9 +49,8 @@ class HardenedEvent(WrappedEvent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, known in (("noise", NOISES), ("sums", SUMS)):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}.")
+        if self.sums not in SUMS:
+            raise ValueError(f"sums must be one of {', '.join(SUMS)}, got {self.sums!r}.")
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -62,7 +58,7 @@ class HardenedEvent(WrappedEvent):
         return (*self.inner.assumptions, *ASSUMED[self.sums], *few)
 
     def describe(self) -> str:
-        return f"{self.inner.describe()}; hardened: {NOISES[self.noise]}, {SUMS[self.sums]}"
+        return f"{self.inner.describe()}; hardened: rounded Gaussian, {SUMS[self.sums]}"
 
 
 def hardening(event: Event) -> HardenedEvent | None:
@@ -80,8 +76,10 @@ def attacks_closed(events: Mapping[str, Event]) -> str:
     found = {name: hardening(event) for name, event in events.items()}
     hardened = [event for event in found.values() if event is not None]
     sums = {event.sums for event in hardened}
-    noise = " and ".join(NOISES[name] for name in sorted({event.noise for event in hardened}))
-    words = f"The noise is hardened ({noise}): it consists of whole steps of a public grid, drawn from the exact law. "
+    words = (
+        "The noise is hardened (rounded Gaussian): it consists of whole steps of a public grid, drawn from the exact "
+        "law. "
+    )
     if sums & {"together", "capped"}:
         words += (
             "Still, this is a weaker claim than is possible: the gradients of several records were computed together, "
