@@ -186,7 +186,7 @@ function checkAnchor(path, ledger) {
 const FIELDS = {
   register: [
     ...["ledger", "neighboring_relation", "privacy_unit", "max_epsilon", "max_delta", "filter_order", "filter", "event"],
-    ...["planned_queries", "purpose", "part", "settings_sha256", "secure_randomness", "share", "restart_of"],
+    ...["planned_queries", "purpose", "part", "settings_sha256", "secure_randomness", "share"],
   ],
   ...{ open: [], withdraw: [], reserve: ["first", "last"], give_back: ["first", "last"] },
   query: ["number", "fingerprint"],
@@ -261,7 +261,7 @@ function register(fields, sessions, where) {
   for (const name of [...TERMS, "ledger"]) need(same(get(name), first.get(name)), `${where}: another ${name}`);
   need(isText(get("ledger")) && /^[0-9a-f]{32}$/.test(get("ledger")), `${where}: no name of a ledger`);
   for (const name of ["purpose", "settings_sha256"]) need(isText(get(name)), `${where}: ${name} is no text`);
-  for (const name of ["share", "restart_of"]) need(get(name) === null || isText(get(name)), `${where}: ${name} is no text`);
+  need(get("share") === null || isText(get("share")), `${where}: share is no text`);
   need(typeof get("secure_randomness") === "boolean", `${where}: secure_randomness is no boolean`);
   integer(get("planned_queries"), 1, `${where}: planned_queries is no count`);
   const event = get("event");
@@ -272,11 +272,6 @@ function register(fields, sessions, where) {
   checkPart(get("part"), get("neighboring_relation"), where);
   checkDrawing(get("part"), sessions, where);
   const inTheWay = (one) => one.reserved && shareRecords(one.fields.get("part"), get("part"));
-  if (get("restart_of") !== null) {
-    const old = sessions.find((one) => one.id === get("restart_of"));
-    const kept = FIELDS.register.filter((name) => name !== "restart_of");
-    need(old && kept.every((name) => same(old.fields.get(name), get(name))), `${where}: a restart of something else`);
-  }
   if (get("share") !== null) {
     const share = sessions.find((one) => one.id === get("share"))?.fields;
     need(share?.get("purpose") === "share" && get("purpose") !== "share", `${where}: paid from no share`);
@@ -368,7 +363,7 @@ function checkStatement(bytes, ledger, sessions, seal) {
     const own = new Map([["id", id], ["state", state]]);
     own.set("queries_made", new Digits(String(made.size)));
     own.set("queries_spent", new Digits(String(closedWith ?? 0)));
-    for (const name of ["purpose", "planned_queries", "share", "restart_of", "part"]) own.set(name, fields.get(name));
+    for (const name of ["purpose", "planned_queries", "share", "part"]) own.set(name, fields.get(name));
     const follows = isObject(one) && isText(one.get("event")) && [...own].every(([name, value]) => same(one.get(name), value));
     need(follows, `statement.json: ${id} is not the ledger's`);
   });

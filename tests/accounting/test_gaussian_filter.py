@@ -145,11 +145,6 @@ def test_what_is_gaussian_as_a_whole_passes_and_nothing_else():
         )
 
 
-def test_planned_restarts_are_charged():
-    with pytest.raises(BudgetExceededError, match="exceed the cap"):
-        book().register(sums(0.8 * M), planned_queries=1, planned_restarts=1)
-
-
 @pytest.mark.parametrize(("cap", "delta", "saved"), [(1.0, 1e-5, 0.084), (3.0, 1e-5, 0.0738), (8.0, 1e-8, 0.0462)])
 def test_the_noise_that_it_saves_against_the_best_order(cap, delta, saved):
     """The table of docs/derivations/composition.md, section 5."""

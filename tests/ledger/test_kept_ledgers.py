@@ -35,7 +35,7 @@ def test_it_goes_on_where_it_stopped(path, tmp_path):
     with Ledger.load(tmp_path / path.name, read_only=False) as ledger:
         assert ledger.anchor.count == whole.count(b"\n")
         first = next(one for one in ledger.sessions if not one.closed)
-        ledger.write_off(first) if first.restart_of else first.close() if first.opened else first.withdraw()
+        first.close() if first.opened else first.withdraw()
     after = (tmp_path / path.name).read_bytes()
     assert after.startswith(whole)
     assert json.loads(after.splitlines()[-1])["kind"] in ("close", "withdraw")
@@ -48,7 +48,7 @@ def test_the_kept_ledgers_hold_every_kind_of_record_and_of_setting():
     assert kinds == {"register", "open", "withdraw", "reserve", "give_back", "query", "close", "seal"}
     registered = [entry for entry in entries if entry["kind"] == "register"]
     assert {entry.get("filter") for entry in registered} == {None, "gaussian"}
-    for name in ("part", "share", "restart_of", "max_epsilon", "filter_order"):
+    for name in ("part", "share", "max_epsilon", "filter_order"):
         assert any(entry[name] is not None for entry in registered), name
     assert len({json.dumps(entry["event"]["event"]) for entry in registered}) > 20
 

@@ -1,8 +1,6 @@
 """The ledger: what sessions add up to, what may be added, and what is refused."""
 
-import dataclasses
 import json
-import math
 import secrets
 
 import pytest
@@ -717,108 +715,23 @@ def test_a_session_of_fixed_size_batches_stands_beside_one_of_poisson_batches():
     assert before < ledger.epsilon(DELTA) < 3
 
 
-# -- planned restarts
-
-
-def test_a_restart_costs_a_whole_session_more_and_no_less():
-    """A record whose batch was released by the session and by its restart: two Gaussian queries, exactly."""
-    ledger = book()
-    session = ledger.register(one_pass(), planned_queries=10, planned_restarts=1)
-    assert session.id == "train-1"
-    assert [one.restart_of for one in ledger.sessions] == [None, "train-1"]
-    noise, contribution = one_pass().noise_std[0], one_pass().max_contribution[0]
-    twice = gaussian_epsilon(math.sqrt(2) * contribution / noise, DELTA)
-    once = gaussian_epsilon(contribution / noise, DELTA)
-    assert ledger.epsilon(DELTA) == pytest.approx(twice, rel=1e-3)
-    assert book_of_one(one_pass()).epsilon(DELTA) == pytest.approx(once, rel=1e-3)
-    assert twice > 1.3 * once  # what a restart that is not paid for would leave out
-    make(session, 3)
-    restart = ledger.write_off(session)
-    make(restart, 10)
-    assert ledger.epsilon_spent(DELTA) == pytest.approx(twice, rel=1e-3)
-    assert ledger.epsilon(DELTA) == pytest.approx(twice, rel=1e-3)
-
-
 def book_of_one(event):
     ledger = book()
     ledger.register(event, planned_queries=10)
     return ledger
 
 
-def test_a_crashed_session_is_written_off_and_its_restart_goes_on(tmp_path):
-    ledger = book(tmp_path / "ledger.jsonl")
-    session = ledger.register(one_pass(), planned_queries=10, planned_restarts=1)
-    make(session, 3, reserve=5)
-    planned = ledger.epsilon(DELTA)
-    ledger.close()
-    ledger = Ledger.load(tmp_path / "ledger.jsonl", read_only=False)
-    with pytest.raises(LedgerError, match="queries were made on these records already"):
-        ledger.register(one_pass(), planned_queries=10)
-    restart = ledger.write_off(ledger.sessions[0])
-    assert (restart.id, restart.state) == ("train-2", "registered")
-    assert ledger.sessions[0].closed
-    assert ledger.write_off(ledger.sessions[0]) is restart  # killed before it was opened: the same answer
-    make(restart, 10)
-    with pytest.raises(LedgerError, match="no restart is left for session 'train-1'"):
-        ledger.write_off(ledger.sessions[0])
-    with pytest.raises(LedgerError, match="no restart is left for session 'train-2'"):
-        ledger.write_off(restart)
-    assert not restart.closed  # refused, and nothing was changed
-    assert ledger.epsilon(DELTA) == planned
-    ledger.close()
-    assert [one.restart_of for one in Ledger.load(tmp_path / "ledger.jsonl").sessions] == [None, "train-1"]
-
-
-def test_a_restart_that_was_not_needed_stays_in_the_plan():
+def test_a_session_that_was_not_needed_stays_in_the_plan():
     ledger = book()
-    session = ledger.register(one_pass(), planned_queries=10, planned_restarts=1)
+    session, other = (ledger.register(one_pass(), planned_queries=10) for _ in range(2))
     planned = ledger.epsilon(DELTA)
     make(session, 10)
-    ledger.sessions[1].withdraw()
+    other.withdraw()
     assert ledger.epsilon(DELTA) == planned
     unused = book()
-    unused.register(one_pass(), planned_queries=10, planned_restarts=1)
-    unused.sessions[1].withdraw()  # before anything was released
+    _, other = (unused.register(one_pass(), planned_queries=10) for _ in range(2))
+    other.withdraw()  # before anything was released
     assert unused.epsilon(DELTA) == book_of_one(one_pass()).epsilon(DELTA)
-
-
-def test_restarts_count_for_the_cap_all_together():
-    alone, double = book_of_one(one_pass()).epsilon(DELTA), book()
-    double.register(one_pass(), planned_queries=10, planned_restarts=1)
-    ledger = book(max_epsilon=(alone + double.epsilon(DELTA)) / 2, max_delta=DELTA)
-    with pytest.raises(BudgetExceededError, match="would exceed the cap"):
-        ledger.register(one_pass(), planned_queries=10, planned_restarts=1)
-    assert not ledger.sessions  # not half of it
-    ledger.register(one_pass(), planned_queries=10)
-
-
-def test_restarts_count_for_a_share_all_together():
-    ledger, alone = book(), book_of_one(one_pass()).epsilon(DELTA)
-    share = ledger.register_share(1.01 * alone, DELTA)
-    with pytest.raises(BudgetExceededError, match="would exceed share-1"):
-        ledger.register(one_pass(), planned_queries=10, planned_restarts=1, share=share)
-    ledger.register(one_pass(), planned_queries=10, share=share)
-
-
-def test_what_cannot_be_written_off_is_refused():
-    ledger, other = book(), book()
-    session = ledger.register(one_pass(), planned_queries=10, planned_restarts=1)
-    with pytest.raises(LedgerError, match="was never opened, or is not of this ledger"):
-        ledger.write_off(session)
-    make(session, 1)
-    with pytest.raises(LedgerError, match="was never opened, or is not of this ledger"):
-        other.write_off(session)
-    with pytest.raises(ValueError, match="planned_restarts"):
-        other.register(one_pass(), planned_queries=10, planned_restarts=-1)
-
-
-def test_a_line_of_a_restart_must_be_of_the_session_that_it_names(tmp_path):
-    """A larger session registered late as a 'restart' would be a late session."""
-    ledger = book(tmp_path / "ledger.jsonl")
-    session = ledger.register(one_pass(), planned_queries=10)
-    wrong = dataclasses.replace(session.registration, planned_queries=11, restart_of="train-1")
-    with pytest.raises(LedgerError, match=r"cannot be a restart of .*: this ledger has no such session"):
-        ledger._add(dataclasses.replace(wrong, id="train-2"))
 
 
 def test_a_session_that_would_still_count_is_not_withdrawn_for_one_that_is_refused():

@@ -104,13 +104,13 @@ def test_a_thief_of_the_key_file_opens_a_banded_matrix_until_the_session_has_end
 
 
 def test_a_checkpoint_drops_the_keys_of_noise_of_sessions_that_ended(make_oracle, asked, tmp_path, cyclic):
-    """Also where another session goes on in the same run, such as a restart."""
+    """Also where another session goes on in the same run."""
     ledger = tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row")
-    paying = dict(cyclic, ledger=ledger, randomness=tacita.Randomness.insecure(0), planned_restarts=1)
-    oracle = make_oracle(**paying)
+    paying = dict(cyclic, ledger=ledger, randomness=tacita.Randomness.insecure(0))
+    oracle, again = make_oracle(**paying), make_oracle(**paying)
     asked(oracle, 3)
     ended = [oracle.randomness.noise_key("train-1", query)._secret.hex() for query in range(3)]
-    again = make_oracle(**paying, session=ledger.write_off(oracle.session))
+    oracle.session.close()
     asked(again, 2)
     checkpointed(again, tmp_path, "key")
     secrets = (tmp_path / "key").read_text()

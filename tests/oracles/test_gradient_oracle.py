@@ -462,33 +462,6 @@ def test_a_cap_whose_delta_publishes_a_record_is_refused(relation):
         built(0.02)
 
 
-@pytest.mark.parametrize("one_pass", [True, False])
-def test_calibrated_noise_pays_for_the_planned_restarts(make_oracle, one_pass):
-    """All sessions together meet the target; the restart has the noise that the first one had."""
-    allocated = tacita.AllocatedSampler(batches_per_epoch=10, num_records=60)
-    sampler = allocated if one_pass else tacita.PoissonSampler(sample_rate=0.3, num_records=60)
-    settings = dict(
-        ledger=tacita.Ledger(neighboring_relation="add_or_remove_one", privacy_unit="one row"),
-        sampler=sampler,
-        mechanism=tacita.CalibratedGaussian(target_epsilon=2.0, target_delta=1e-5),
-    )
-    make_oracle(ledger=settings["ledger"], mechanism=tacita.GaussianMechanism(noise_multiplier=20.0), purpose="beside")
-    oracle = make_oracle(**settings, planned_restarts=2)
-    ledger = oracle.ledger
-    assert 2.0 * 0.999 <= ledger.epsilon(1e-5) <= 2.0
-    assert [session.id for session in ledger.sessions] == ["beside-1", "train-1", "train-2", "train-3"]
-    oracle.backward()
-    last = ledger.write_off(oracle.session)
-    again = make_oracle(**settings, planned_restarts=2, session=last, seed=1)
-    assert again.noise_std == oracle.noise_std
-    again.backward()
-    with pytest.raises(tacita.LedgerError, match="another event"):
-        make_oracle(**settings, session=ledger.write_off(last), seed=2)  # as if no restart had been planned
-    with pytest.raises(tacita.LedgerError, match="closed"):
-        oracle.query(dict(oracle.source.model.named_parameters()))
-    assert ledger.epsilon(1e-5) <= 2.0
-
-
 @pytest.mark.parametrize("how", ["an entry", "a field"])
 def test_a_threshold_that_is_changed_after_the_build_is_refused(how):
     """The noise and the session's event are those of the old one."""

@@ -5,7 +5,7 @@ from tacita.ledger import Ledger
 from tacita.oracles.payment import Payment
 from tests.planted.plant import bug, put
 
-CLAIMS = "tests/oracles/test_every_claim.py::test_every_oracle_has_reservations_and_restarts"
+CLAIMS = "tests/oracles/test_every_claim.py::test_every_oracle_has_reservations"
 
 
 @bug(
@@ -26,7 +26,7 @@ def lock_that_nobody_takes():
 
 @bug(11, caught_by=[CLAIMS + f"[{name}]" for name in ("clipped", "released-residuals", "unclipped")])
 def options_of_a_session_lost():
-    """An oracle reserves a thousand queries and registers no restart, whatever its caller asked for."""
+    """An oracle reserves a thousand queries, whatever its caller asked for."""
     made = Payment.__init__
 
     def forgetful(self, *terms, **named):

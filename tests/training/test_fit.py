@@ -138,7 +138,7 @@ def test_a_large_delta_is_accepted_when_asked_for_and_said():
     [
         ("num_worker", r"fit\(\) has no argument 'num_worker'. Did you mean 'num_workers'"),
         ("qqqq", r"fit\(\) has no argument 'qqqq'. Its arguments are model, loss_fn, .*, randomness\."),
-        ("planned_restarts", r"fit\(\) has no argument 'planned_restarts': .*\(planned_restarts=.*your-own-loop.md"),
+        ("planned_queries", r"fit\(\) has no argument 'planned_queries': .*\(planned_queries=.*your-own-loop.md"),
         ("sampler", r"fit\(\) has no argument 'sampler': .*write your own loop"),
     ],
 )

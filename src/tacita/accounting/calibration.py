@@ -38,12 +38,11 @@ def calibrate(
     alongside: Sequence[Spend] = (),
     *,
     queries: int = 1,
-    sessions: int = 1,
 ) -> float:
     """Return the least noise multiplier with which all sessions together are (``target_epsilon``, ``target_delta``)-DP.
 
-    Guarantee: accounting for ``event_at`` of the result, ``queries`` times in each of ``sessions``, alongside
-    ``alongside``, gives at most the target; and, where the epsilon is continuous in the noise, at least 99.9 % of it.
+    Guarantee: accounting for ``event_at`` of the result, ``queries`` times, alongside ``alongside``, gives at most the
+    target; and, where the epsilon is continuous in the noise, at least 99.9 % of it.
 
     Args:
         event_at: Noise multiplier -> event; epsilon must fall as it grows.
@@ -52,7 +51,6 @@ def calibrate(
         target_delta: In (0, 1), for all together.
         alongside: Sessions that share records with this one.
         queries: Queries planned for this one.
-        sessions: How many such sessions must fit: 1, and one for each planned restart.
 
     Raises:
         ValueError: The target is out of range, or no noise reaches it; the message names the target and a way out.
@@ -71,13 +69,12 @@ def calibrate(
     target = _validate.positive("target_epsilon", target_epsilon)
     _validate.delta("target_delta", target_delta)
     _validate.count("queries", queries)
-    _validate.count("sessions", sessions)
 
     def everything(multiplier: float) -> list[Spend]:
         event = event_at(multiplier)
         if event.relation != relation:
             raise ValueError(f"event_at must give events under relation={relation}, got {event.relation}.")
-        return [*alongside, *[Spend(event, queries)] * sessions]
+        return [*alongside, Spend(event, queries)]
 
     def reached(multiplier: float) -> float:
         return _epsilon(everything(multiplier), target_delta)

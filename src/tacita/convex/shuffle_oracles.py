@@ -225,7 +225,7 @@ class ShuffleMeanOracle1(_ShuffleOracle):
         honest_fraction: Share of a query's users whose noise is counted on; all others may drop out, or collude.
         calibration: ``"least"`` takes the least number of noise bits by this library's own proof; ``"hockey_stick"``
             calibrates each coordinate exactly, and ``"paper"`` by Lemma 56: both only where users are asked once.
-        rows, part, purpose, settings, session, randomness, planned_restarts, reservation: As in
+        rows, part, purpose, settings, session, randomness, reservation: As in
             :class:`~tacita.GradientOracle`.
 
     Example:
@@ -262,12 +262,11 @@ class ShuffleMeanOracle1(_ShuffleOracle):
         settings: Mapping[str, Any] | None = None,
         session: Session | None = None,
         randomness: Randomness | None = None,
-        planned_restarts: int = 0,
         reservation: int = RESERVED,
     ) -> None:
         super().__init__(
             OracleData(source, rows, part),
-            Payment(ledger, purpose, settings, session, None, randomness, planned_restarts, reservation),
+            Payment(ledger, purpose, settings, session, None, randomness, reservation),
             _ShufflePlan(sampler, planned_queries, target_epsilon, target_delta, calibration),
             half_range=_validate.threshold("max_grad_norm", max_grad_norm),
             num_groups=1,
@@ -297,7 +296,7 @@ class ShuffleMeanOracle2(_ShuffleOracle):
         grid: Steps of a coordinate's range [-tau, tau]; by default max(2, ceil(sqrt(s / m))).
         calibration: As in :class:`ShuffleMeanOracle1`. ``"paper"`` is the split of Algorithm 13, and is refused where
             its counts spend more than ``target_epsilon``.
-        rows, part, purpose, settings, session, randomness, planned_restarts, reservation: As in
+        rows, part, purpose, settings, session, randomness, reservation: As in
             :class:`~tacita.GradientOracle`.
     """
 
@@ -323,12 +322,11 @@ class ShuffleMeanOracle2(_ShuffleOracle):
         settings: Mapping[str, Any] | None = None,
         session: Session | None = None,
         randomness: Randomness | None = None,
-        planned_restarts: int = 0,
         reservation: int = RESERVED,
     ) -> None:
         super().__init__(
             OracleData(source, rows, part),
-            Payment(ledger, purpose, settings, session, None, randomness, planned_restarts, reservation),
+            Payment(ledger, purpose, settings, session, None, randomness, reservation),
             _ShufflePlan(sampler, planned_queries, target_epsilon, target_delta, calibration),
             half_range=_validate.threshold("max_coordinate", max_coordinate),
             num_groups=num_groups,

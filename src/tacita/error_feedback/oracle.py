@@ -36,7 +36,7 @@ class ErrorFeedbackOracle(GradientOracle):
         feedback: The settings of one of the three kinds.
         collate_fn, num_workers, method, max_physical_batch_size, process_group: As in
             :class:`~tacita.ClippedGradientOracle`.
-        planned_restarts, purpose, settings, session, share, randomness, reservation: As in
+        purpose, settings, session, share, randomness, reservation: As in
             :class:`~tacita.GradientOracle`.
 
     Raises:
@@ -76,7 +76,6 @@ class ErrorFeedbackOracle(GradientOracle):
         method: str = "auto",
         max_physical_batch_size: int | None = None,
         process_group: Any = None,
-        planned_restarts: int = 0,
         purpose: str = "train",
         settings: Mapping[str, Any] | None = None,
         session: Session | None = None,
@@ -88,7 +87,7 @@ class ErrorFeedbackOracle(GradientOracle):
         data = network_data(
             model, loss_fn, dataset, collate_fn, num_workers, method, max_physical_batch_size, process_group
         )
-        payment = Payment(ledger, purpose, settings, session, share, randomness, planned_restarts, reservation)
+        payment = Payment(ledger, purpose, settings, session, share, randomness, reservation)
         estimator = feedback.estimator(clipper, as_sampler(sampler).expected_batch_size)
         plan = SessionPlan(data, estimator, sampler, payment, planned_queries)
         self._build(plan, feedback.allocated(mechanism))

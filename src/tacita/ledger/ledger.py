@@ -161,7 +161,6 @@ class Ledger:
         settings: Mapping[str, Any] | None = None,
         secure_randomness: bool = True,
         share: Share | None = None,
-        planned_restarts: int = 0,
     ) -> Session:
         """Add a session, which counts toward :meth:`epsilon` and the cap from here on.
 
@@ -173,8 +172,6 @@ class Ledger:
             settings: Plain JSON values that must be the same when the session is resumed; only their hash is kept.
             secure_randomness: ``False`` if a test handed in the random stream; the statement then says so.
             share: The share to pay from.
-            planned_restarts: How many more sessions of the same kind to register with it, each at full cost, in case
-                it is interrupted and cannot go on (:meth:`write_off`).
 
         Raises:
             BudgetExceededError: The plan would exceed the cap, or the share.
@@ -196,44 +193,12 @@ class Ledger:
                 settings_sha256=settings_sha256(settings or {}),
                 secure_randomness=bool(secure_randomness),
                 share=None if share is None else share.id,
-            ),
-            restarts=_validate.count("planned_restarts", planned_restarts, at_least=0),
+            )
         )
 
     def check_in_time(self, part: Part | None = None) -> None:
         """Raise ``LedgerError`` if :meth:`register` without a share would refuse every session on ``part``."""
         self._registry.check_in_time(part)
-
-    def write_off(self, session: Session) -> Session:
-        """Close a session that cannot go on, and return the session that was planned to replace it.
-
-        This is for a session whose guarantee is one of the whole session, after a crash that its checkpoint does not
-        repair. The closed session stays in the plan at full cost. The session returned was registered with it
-        (``planned_restarts``), so that its settings cannot depend on what was released. A second call returns the same
-        session until that one is opened.
-
-        Raises:
-            LedgerError: No restart is left; or ``session`` was never opened, or belongs to another ledger.
-
-        Example:
-            >>> from tacita.accounting import FullBatchLaw, GaussianSumEvent
-            >>> ledger = Ledger(neighboring_relation="replace_one", privacy_unit="one row = one patient")
-            >>> event = GaussianSumEvent(
-            ...     relation="replace_one", sampling=FullBatchLaw(), max_contribution=(1.0,), noise_std=(20.0,))
-            >>> session = ledger.register(event, planned_queries=10, planned_restarts=1)
-            >>> session.open()
-            >>> ledger.write_off(session).id, session.closed
-            ('train-2', True)
-        """
-        with self._registry.lock:
-            if session not in self.sessions or not session.opened:
-                raise LedgerError(
-                    f"session {session.id!r} was never opened, or is not of this ledger: nothing to write off."
-                )
-            restart = self._registry.restart_for(session)
-            if not session.closed:
-                session.close()
-            return restart
 
     def register_share(self, epsilon: float, delta: float, *, part: Part | None = None) -> Share:
         """Set a share of the budget aside for sessions whose settings will depend on releases.
@@ -269,22 +234,16 @@ class Ledger:
         )
         return as_share(session)
 
-    def _register(self, wanted: Registration, restarts: int = 0) -> Session:
-        """Check and write a session under the next id, and its restarts under the ids that follow."""
+    def _register(self, wanted: Registration) -> Session:
+        """Check and write a session under the next id."""
         with self._registry.lock:
             self._journal.check_not_sealed()
-            first = replace(wanted, id=self._registry.next_id(wanted.purpose))
-            self._registry.check(first)
-            self._registry.check_budget(first, sessions=1 + restarts)
-            self._add(first)
-            for _ in range(restarts):
-                self._add(replace(wanted, id=self._registry.next_id(wanted.purpose), restart_of=first.id))
-            return self._registry.sessions[first.id]
-
-    def _add(self, registration: Registration) -> None:
-        self._registry.check(registration)
-        record = Register.of(self.id, self._registry.terms, registration)
-        self._journal.append(to_builtins(record), partial(self._registry.add, registration), sync=True)
+            new = replace(wanted, id=self._registry.next_id(wanted.purpose))
+            self._registry.check(new)
+            self._registry.check_budget(new)
+            record = Register.of(self.id, self._registry.terms, new)
+            self._journal.append(to_builtins(record), partial(self._registry.add, new), sync=True)
+            return self._registry.sessions[new.id]
 
     def _replace(self, session: Session, event: Event, settings: Mapping[str, Any]) -> Session:
         """Withdraw a session and register another event in its place; do neither if the other event is refused."""
@@ -442,11 +401,8 @@ class Ledger:
         Args:
             part: A part of a split; ``None`` is all records.
             share: Return only what is charged to this share.
-            before: Return only what was registered before this session or, if it is a restart, before the session that
-                it may replace.
+            before: Return only what was registered before this session.
         """
-        if before is not None and before.restart_of is not None:
-            before = self._registry.sessions[before.restart_of]
         if share is not None:
             inside = takewhile(lambda one: one is not before, self._registry.inside(share.id))
             charges = [planned(session) for session in inside]

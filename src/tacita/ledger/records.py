@@ -94,7 +94,6 @@ class Registration:
         settings_sha256: :func:`settings_sha256` of the settings.
         secure_randomness: ``False`` if its noise comes from a stream that a test handed in.
         share: The share it is paid from, or ``None``.
-        restart_of: The session that it may replace, once that one is written off; ``None`` for other sessions.
     """
 
     id: str
@@ -105,7 +104,6 @@ class Registration:
     settings_sha256: str
     secure_randomness: bool
     share: str | None
-    restart_of: str | None = None
 
 
 @dataclass(frozen=True)
@@ -187,7 +185,6 @@ class Register(Record, kw_only=True, tag="register"):
     settings_sha256: str
     secure_randomness: bool
     share: str | None
-    restart_of: str | None
 
     @staticmethod
     def of(ledger: str, terms: LedgerTerms, new: Registration) -> "Register":
@@ -217,7 +214,6 @@ class Register(Record, kw_only=True, tag="register"):
             settings_sha256=self.settings_sha256,
             secure_randomness=self.secure_randomness,
             share=self.share,
-            restart_of=self.restart_of,
         )
 
 

@@ -7,7 +7,6 @@ docs/derivations/composition.md.
 import secrets
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -188,8 +187,6 @@ class SessionRegistry:
         if new.part is not None:
             check_part(new.part, self.terms.neighboring_relation)
             check_drawing(new.part, [one.part for one in self.all])
-        if new.restart_of is not None:
-            self._check_restart(new, new.restart_of)
         if new.share is not None:
             self._check_in_share(new, new.share)
         elif self.filter is not None:
@@ -212,28 +209,6 @@ class SessionRegistry:
         finally:
             old._counts_in_plan = counted
 
-    def _check_restart(self, new: Registration, first: str) -> None:
-        session = self.sessions.get(first)
-        if session is None or replace(session.registration, id=new.id, restart_of=first) != new:
-            raise LedgerError(
-                f"{new.id} cannot be a restart of {first!r}: this ledger has no such session with the same settings."
-            )
-
-    def restart_for(self, session: Session) -> Session:
-        """Return the next session that was planned to replace ``session``.
-
-        Raises:
-            LedgerError: No restart is left.
-        """
-        first = session.restart_of or session.id
-        for one in self.all:
-            if one.restart_of == first and one.state == "registered" and one is not session:
-                return one
-        raise LedgerError(
-            f"no restart is left for session {session.id!r}, and the settings of a new one may depend on releases. "
-            "Plan restarts when registering (planned_restarts=); or use a share that was set aside, or a filter."
-        )
-
     def _check_in_share(self, new: Registration, name: str) -> None:
         share = self.sessions.get(name)
         if share is None or share.purpose != SHARE or new.purpose == SHARE:
@@ -246,17 +221,16 @@ class SessionRegistry:
                 "Set one share aside for each."
             )
 
-    def check_budget(self, new: Registration, sessions: int = 1) -> None:
+    def check_budget(self, new: Registration) -> None:
         """Check the rules that need an accountant: the limit of the share, the budget of the filter, the cap.
 
         Args:
             new: The session to be registered.
-            sessions: How many such sessions are registered: one, and one more for each planned restart.
 
         Raises:
             BudgetExceededError: The session would exceed one of these limits.
         """
-        terms, charges = self.terms, [planned(new)] * sessions
+        terms, charge = self.terms, planned(new)
         if terms.max_epsilon is not None and new.event.condition is not None:
             raise BudgetExceededError(
                 f"max_epsilon caps a guarantee, and this event guarantees nothing unless {new.event.condition}."
@@ -264,11 +238,11 @@ class SessionRegistry:
         if new.share is not None:
             share = as_share(self.sessions[new.share])
             inside = [planned(other) for other in self.inside(new.share)]
-            _refuse([*inside, *charges], share.epsilon, share.delta, f"{share.id}, set aside")
+            _refuse([*inside, charge], share.epsilon, share.delta, f"{share.id}, set aside")
         elif self.filter is not None:
-            _refuse_divergence([*self.plan(), *charges], self.filter)
+            _refuse_divergence([*self.plan(), charge], self.filter)
         elif terms.max_epsilon is not None and terms.max_delta is not None:
-            _refuse([*self.plan(), *charges], terms.max_epsilon, terms.max_delta, "the cap")
+            _refuse([*self.plan(), charge], terms.max_epsilon, terms.max_delta, "the cap")
 
 
 def planned(session: Registration | Session) -> Charge:

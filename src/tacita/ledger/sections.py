@@ -211,8 +211,6 @@ def _session_words(session: Mapping[str, Any]) -> str:
         "" if session["part"] is None else f", part {session['part']['index']} of split {session['part']['split']!r}"
     )
     paid = "" if session["share"] is None else f", paid from {session['share']}"
-    if session.get("restart_of"):
-        paid += f", planned to replace {session['restart_of']} if that one is interrupted"
     return f"{session['id']} ({session['purpose']}, {session['state']}{where}{paid}): {session['event']}; {made}."
 
 

@@ -112,11 +112,6 @@ class Session:
         """The share it is paid from."""
         return self._registration.share
 
-    @property
-    def restart_of(self) -> str | None:
-        """The session that it may replace, once that one is written off; ``None`` for other sessions."""
-        return self._registration.restart_of
-
     # How far it has come.
 
     @property

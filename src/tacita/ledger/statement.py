@@ -315,7 +315,6 @@ def _session(session: Session) -> dict[str, Any]:
         "queries_spent": session.queries_spent,
         "part": None if session.part is None else session.part.to_dict(),
         "share": session.share,
-        "restart_of": session.restart_of,
     }
 
 

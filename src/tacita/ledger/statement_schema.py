@@ -37,7 +37,6 @@ class SessionFields(Struct, kw_only=True, forbid_unknown_fields=True):
     queries_spent: Annotated[Count, Meta(description="Queries whose noise may have been used.")]
     part: dict[str, Any] | None
     share: str | None
-    restart_of: str | None
 
 
 class ShareFields(Struct, kw_only=True, forbid_unknown_fields=True):

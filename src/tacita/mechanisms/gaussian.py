@@ -129,17 +129,14 @@ class CalibratedGaussian:
         relation: NeighboringRelation,
         queries: int,
         alongside: Sequence[Spend] = (),
-        *,
-        sessions: int = 1,
     ) -> Mechanism:
         """Return the mechanism that meets the target.
 
         Args:
-            event_at: Noise multiplier -> event of one session.
+            event_at: Noise multiplier -> event of the session.
             relation: The neighboring relation.
-            queries: Planned queries of each session.
+            queries: Planned queries of the session.
             alongside: What other sessions spend of the same target.
-            sessions: Number of such sessions.
         """
         multiplier = calibrate(
             event_at,
@@ -148,6 +145,5 @@ class CalibratedGaussian:
             self.target_delta,
             alongside,
             queries=queries,
-            sessions=sessions,
         )
         return self.at(multiplier)

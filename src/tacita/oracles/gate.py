@@ -373,7 +373,8 @@ class ReleaseGate:
             raise ResumeError(
                 f"session {self.session.id!r} cannot be continued: a query of it was released with other values, and "
                 "its guarantee is one of the whole session, so it has no unused query to take instead. Register a "
-                "new session at full cost."
+                "new session at full cost: in a share that was set aside before the first query (register_share), or "
+                "in a ledger with a filter."
             )
         self._position = max(self._position, self.session.last_query + 1)
 

@@ -91,8 +91,6 @@ class GradientOracle:
         rows: The rows of ``source`` that take part; all by default.
         part: The part of a split that these rows form.
         max_rows_per_unit: The largest number of these rows that belong to one unit. The sampler must have the same cap.
-        planned_restarts: Number of further sessions that are paid for with the first, in case it is interrupted and
-            cannot be continued (:meth:`tacita.Ledger.write_off`). Give the same number when the oracle is built again.
         purpose: What the session is for (``"train"``, ``"score"``); appears in the statement.
         settings: More public settings to bind to the session's hash. For a session that was registered before, these
             are all of its settings.
@@ -122,7 +120,6 @@ class GradientOracle:
         rows: np.ndarray | RowNumbers | None = None,
         part: Part | None = None,
         max_rows_per_unit: int = 1,
-        planned_restarts: int = 0,
         purpose: str = "train",
         settings: Mapping[str, Any] | None = None,
         session: Session | None = None,
@@ -131,7 +128,7 @@ class GradientOracle:
         reservation: int = BLOCK,
     ) -> None:
         data = OracleData(source, rows, part, max_rows_per_unit)
-        payment = Payment(ledger, purpose, settings, session, share, randomness, planned_restarts, reservation)
+        payment = Payment(ledger, purpose, settings, session, share, randomness, reservation)
         self._build(SessionPlan(data, estimator, sampler, payment, planned_queries), mechanism)
 
     def _build(self, plan: SessionPlan, mechanism: Mechanism | CalibratedGaussian) -> None:

@@ -52,7 +52,7 @@ class ClippedGradientOracle(GradientOracle):
             rank builds the oracle and makes the same calls; rank 0 draws, pays and adds the noise, so that ``ledger``
             is ``None`` on all others. The model may be sharded by FSDP2 (``fully_shard``). Do not wrap it in
             ``DistributedDataParallel`` (docs/process-group.md).
-        planned_restarts, purpose, settings, session, share, randomness, reservation: As in :class:`GradientOracle`.
+        purpose, settings, session, share, randomness, reservation: As in :class:`GradientOracle`.
 
     Example:
         >>> import torch, tacita
@@ -85,7 +85,6 @@ class ClippedGradientOracle(GradientOracle):
         method: str = "auto",
         max_physical_batch_size: int | None = None,
         process_group: Any = None,
-        planned_restarts: int = 0,
         purpose: str = "train",
         settings: Mapping[str, Any] | None = None,
         session: Session | None = None,
@@ -96,7 +95,7 @@ class ClippedGradientOracle(GradientOracle):
         data = network_data(
             model, loss_fn, dataset, collate_fn, num_workers, method, max_physical_batch_size, process_group
         )
-        payment = Payment(ledger, purpose, settings, session, share, randomness, planned_restarts, reservation)
+        payment = Payment(ledger, purpose, settings, session, share, randomness, reservation)
         estimator = _clipped(clipper, mechanism, alone=data.source.rows_alone)
         self._build(SessionPlan(data, estimator, sampler, payment, planned_queries), mechanism)
 

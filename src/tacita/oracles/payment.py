@@ -38,7 +38,6 @@ class Payment:
         session: A session that was registered before; ``None`` registers one.
         share: The share to pay from, which was set aside before the first release; ``None`` pays from the whole budget.
         randomness: The key that coins and noise come from; by default a new one from the system.
-        planned_restarts: Number of sessions registered together with it, to take its place if it cannot be continued.
         reservation: Number of queries that are reserved on disk at once.
     """
 
@@ -48,12 +47,10 @@ class Payment:
     session: Session | None = None
     share: Share | None = None
     randomness: Any = None  # a Randomness once built
-    planned_restarts: int = 0
     reservation: int = BLOCK
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "randomness", self.randomness or Randomness.system())
-        _validate.count("planned_restarts", self.planned_restarts, at_least=0)
         _validate.count("reservation", self.reservation)
         if self.share is not None and not isinstance(self.share, Share):
             raise TypeError(f"share must be what register_share returned, got {type(self.share).__name__}.")
@@ -111,7 +108,6 @@ class Payment:
                 part=part,
                 settings=bound,
                 secure_randomness=self.randomness.secure,
-                planned_restarts=self.planned_restarts,
                 share=self.share,
             )
         registered = session.registration
@@ -213,7 +209,6 @@ class SessionPlan:
                 self.relation,
                 self.planned_queries,
                 self.payment.spends(self.data.part),
-                sessions=1 + self.payment.planned_restarts,
             )
         if not isinstance(mechanism, Mechanism):
             raise TypeError(f"mechanism must be a Mechanism or a CalibratedGaussian, got {type(mechanism).__name__}.")

@@ -75,7 +75,7 @@ class StationaryTest:
             random.
         max_slack: The largest a that is accepted; at 1/2 an accepted point is 4 alpha-stationary.
         collate_fn, method, max_physical_batch_size: As in :class:`~tacita.ClippedGradientOracle`.
-        purpose, settings, session, share, randomness, planned_restarts, reservation: As in ``GradientOracle``.
+        purpose, settings, session, share, randomness, reservation: As in ``GradientOracle``.
 
     Raises:
         ValueError: A setting is wrong, or the answers would be too noisy; the message names it and the way out.
@@ -126,12 +126,11 @@ class StationaryTest:
         session: Session | None = None,
         share: Share | None = None,
         randomness: Randomness | None = None,
-        planned_restarts: int = 0,
         reservation: int = BLOCK,
     ) -> None:
         refuse_sharded(model, "StationaryTest")
         data = network_data(model, loss_fn, dataset, collate_fn, 0, method, max_physical_batch_size)
-        payment = Payment(ledger, purpose, settings, session, share, randomness, planned_restarts, reservation)
+        payment = Payment(ledger, purpose, settings, session, share, randomness, reservation)
         self.ledger, self.source, self.randomness = ledger, data.source, payment.randomness
         self.max_tests = _validate.count("max_tests", max_tests)
         self.failure_probability = _validate.delta("failure_probability", failure_probability)

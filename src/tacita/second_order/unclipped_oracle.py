@@ -44,7 +44,7 @@ class UnclippedGradientOracle(GradientOracle):
         planned_queries: Number of queries that the guarantee covers.
         collate_fn, num_workers, method, max_physical_batch_size, process_group: As in
             :class:`~tacita.ClippedGradientOracle`.
-        planned_restarts, purpose, settings, session, share, randomness, reservation: As in
+        purpose, settings, session, share, randomness, reservation: As in
             :class:`~tacita.GradientOracle`.
 
     Warns:
@@ -85,7 +85,6 @@ class UnclippedGradientOracle(GradientOracle):
         method: str = "auto",
         max_physical_batch_size: int | None = None,
         process_group: Any = None,
-        planned_restarts: int = 0,
         purpose: str = "train",
         settings: Mapping[str, Any] | None = None,
         session: Session | None = None,
@@ -96,7 +95,7 @@ class UnclippedGradientOracle(GradientOracle):
         data = network_data(
             model, loss_fn, dataset, collate_fn, num_workers, method, max_physical_batch_size, process_group
         )
-        payment = Payment(ledger, purpose, settings, session, share, randomness, planned_restarts, reservation)
+        payment = Payment(ledger, purpose, settings, session, share, randomness, reservation)
         estimator = UnclippedSum(
             declared_max_grad_norm=declared_max_grad_norm,
             failure_probability=failure_probability,
