@@ -103,8 +103,6 @@ def test_a_claim_that_holds_is_not_called_refuted():
             dict(clipper=tacita.AutomaticClipper(max_grad_norm=1.0, gamma=0.1)),
             "a ClippedGradientOracle with a FlatClipper",
         ),
-        (dict(clipped=False, debug_monitor=True), "without a monitor"),
-        (dict(clipped=False, monitor_weight=0.5), "without a monitor"),
     ],
 )
 def test_what_the_theorems_are_not_about_is_refused(changes, says):

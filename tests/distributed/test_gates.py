@@ -81,7 +81,7 @@ def make_oracle(
     )
     model, data = model or make_model(), data or (Rows().x, Rows().x.sum(1))
     if kind == "unclipped":
-        bound = dict(declared_max_grad_norm=1.0, failure_probability=0.0, monitor_weight=0.5, debug_monitor=True)
+        bound = dict(declared_max_grad_norm=1.0, failure_probability=0.0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that the noise is long
             return tacita.UnclippedGradientOracle(model, loss, data, **{**settings, **bound, **more})

@@ -58,3 +58,9 @@ def simulation(problem, algorithm=None, *, noise=4.0, rounds=8, privacy=None, se
         randomness=more.pop("randomness", None) or tacita.Randomness.insecure(seed),
         **more,
     )
+
+
+def one_by_one(run):
+    """The run with a noise stream for every client, as where clients feed back what they sent."""
+    run._noise.by_client = True
+    return run

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 import tacita
-from tacita.federated import Client, ReleasedDifference, ReleasedShiftSGDM
+from tacita.federated import Client, ReleasedDifference, ReleasedShiftSGDM, TrustedServer
 from tacita.gradients.given import GivenSource
 from tacita.testing.adversaries import FLIPS_STATE
 from tacita.testing.audit import audit_oracle
-from tests.federated.runs import UNIT, clip21, ledger, logistic, simulation
+from tests.federated.runs import UNIT, clip21, ledger, logistic, one_by_one, simulation
 from tests.federated.test_simulation import silent
 from tests.testing.linear import full, given
 
@@ -48,7 +48,7 @@ def test_a_client_moves_its_shift_by_what_it_sent():
 
 def test_without_noise_it_is_clip21():
     ends = [
-        simulation(logistic(), algorithm, noise=0.0, rounds=20, stream_per_client=True).run()["x"]
+        one_by_one(simulation(logistic(), algorithm, noise=0.0, rounds=20)).run()["x"]
         for algorithm in (released(), clip21())
     ]
     assert torch.equal(*ends)
@@ -57,7 +57,7 @@ def test_without_noise_it_is_clip21():
 @pytest.mark.parametrize("loss_rate", [0.0, 0.3])
 def test_the_servers_estimate_is_the_mean_of_the_shifts(loss_rate):
     """Noise, lost messages and clients that are not asked included."""
-    run = simulation(logistic(), released(), rounds=10, stream_per_client=True, loss_rate=loss_rate)
+    run = simulation(logistic(), released(), rounds=10, loss_rate=loss_rate)
     run.run()
     shifts = run.state_dict()["clients"]["shift"]["x"]
     assert torch.allclose(run.server.estimate["x"], shifts.mean(dim=0), atol=1e-12)
@@ -66,11 +66,11 @@ def test_the_servers_estimate_is_the_mean_of_the_shifts(loss_rate):
 
 def test_noise_is_taken_back():
     """Clients without any signal: the estimate's noise is that of one round, where Clip21's is a random walk."""
-    run = simulation(silent(size=500), released(1.0, bound=1e4), noise=1e-4, rounds=30, stream_per_client=True)
+    run = simulation(silent(size=500), released(1.0, bound=1e4), noise=1e-4, rounds=30)
     run.run()
     noise = run.noise_std["all"]
     assert float(run.server.estimate["x"].std()) == pytest.approx(noise / 2, rel=0.15)
-    walk = simulation(silent(size=500), clip21(1.0, bound=1e4), noise=1e-4, rounds=30, stream_per_client=True)
+    walk = one_by_one(simulation(silent(size=500), clip21(1.0, bound=1e4), noise=1e-4, rounds=30))
     walk.run()
     assert float(walk.server.estimate["x"].std()) == pytest.approx(noise / 2 * math.sqrt(30), rel=0.15)
 
@@ -103,7 +103,9 @@ def test_a_message_that_was_lost_is_taken_back():
 
 
 def test_every_clients_own_noise_is_needed():
-    with pytest.raises(ValueError, match="stream_per_client must be True with ReleasedShiftSGDM"):
-        simulation(logistic(), released())
+    with pytest.raises(ValueError, match="ReleasedShiftSGDM needs LocalPrivacy"):
+        simulation(
+            logistic(), released(), privacy=TrustedServer(mechanism=tacita.GaussianMechanism(noise_multiplier=4.0))
+        )
     with pytest.raises(ValueError, match="weights must be None with ReleasedShiftSGDM"):
-        simulation(logistic(), released(), stream_per_client=True, weights=torch.ones(5), total_weight=5.0)
+        simulation(logistic(), released(), weights=torch.ones(5), total_weight=5.0)

@@ -22,7 +22,7 @@ from tacita.federated import (
 )
 from tacita.federated.clip21_noise import random_walk_variance
 from tacita.federated.round_noise import Asked, RoundNoise
-from tests.federated.runs import UNIT, clip21, clip_sgd, ledger, logistic, simulation
+from tests.federated.runs import UNIT, clip21, clip_sgd, ledger, logistic, one_by_one, simulation
 
 GAUSS = tacita.GaussianMechanism(noise_multiplier=4.0)
 AVERAGING = FederatedAveraging(clipper=UNIT, lr=1.0, local_steps=3, local_lr=0.1)
@@ -43,7 +43,7 @@ def test_a_stream_a_client_is_the_run_of_the_pure_functions_bit_for_bit(algorith
     """Every client by itself: own gradient, own state, own noise; losses and partial participation included."""
     problem = logistic(dtype=dtype, batch_size=3)
     privacy = LocalPrivacy(mechanism=GAUSS, clients_per_round=3)
-    fast = simulation(problem, algorithm, privacy=privacy, stream_per_client=True, loss_rate=0.3, rounds=10)
+    fast = one_by_one(simulation(problem, algorithm, privacy=privacy, loss_rate=0.3, rounds=10))
     key = tacita.Randomness.insecure(0)
     name, shapes = fast.session.id, problem.shapes
     server = algorithm.start({"x": torch.zeros(4, dtype=dtype)})
@@ -77,8 +77,8 @@ def test_a_stream_a_client_is_the_run_of_the_pure_functions_bit_for_bit(algorith
 def test_all_clients_at_once_are_the_clients_one_by_one(algorithm):
     """Without noise the two ways differ by rounding alone."""
     runs = [
-        simulation(logistic(regularisation=1e-3), algorithm, noise=0.0, rounds=20, stream_per_client=each).run()["x"]
-        for each in (False, True)
+        way(simulation(logistic(regularisation=1e-3), algorithm, noise=0.0, rounds=20)).run()["x"]
+        for way in (lambda run: run, one_by_one)
     ]
     assert runs[0].tolist() == pytest.approx(runs[1].tolist(), rel=1e-9)
     assert float(runs[0].norm()) > 0.1
@@ -193,10 +193,10 @@ def within(values, std, false_alarm=1e-6):
 
 
 @pytest.mark.parametrize("wrong", [1.0, 0.94, 1.06])
-@pytest.mark.parametrize("stream_per_client", [False, True])
-def test_the_sum_has_the_noise_of_all_messages_from_the_first_round_on(stream_per_client, wrong):
+@pytest.mark.parametrize("way", [lambda run: run, one_by_one], ids=["at once", "one by one"])
+def test_the_sum_has_the_noise_of_all_messages_from_the_first_round_on(way, wrong):
     """Canary 8.3: one draw has the law of all of them; a scale that is 6 % off is seen."""
-    run = simulation(silent(size=20_000), noise=1.5, rounds=3, loss_rate=0.4, stream_per_client=stream_per_client)
+    run = way(simulation(silent(size=20_000), noise=1.5, rounds=3, loss_rate=0.4))
     for _ in range(3):
         made = run.step()
         assert within(made.total["x"], wrong * 3.0 * math.sqrt(made.arrived)) == (wrong == 1.0)
@@ -391,7 +391,6 @@ def test_a_stranger_sees_no_data():
     [
         ({"rounds": 0}, "rounds must be"),
         ({"loss_rate": 1.0}, "loss_rate must be in"),
-        ({"privacy": TrustedServer(mechanism=GAUSS), "stream_per_client": True}, "needs LocalPrivacy"),
         ({"privacy": LocalPrivacy(mechanism=GAUSS, clients_per_round=6)}, "clients_per_round must be at most"),
         ({"params": {"y": torch.zeros(4)}}, "params must have the problem's"),
     ],

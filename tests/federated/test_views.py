@@ -19,7 +19,6 @@ from tests.federated.runs import UNIT, clip21, ledger, logistic, simulation
 
 FED_BACK = {
     "algorithm": ReleasedShiftSGDM(clipper=UNIT, lr=0.1, momentum_weight=0.5),
-    "stream_per_client": True,
 }
 GAUSS = tacita.GaussianMechanism(noise_multiplier=4.0)
 

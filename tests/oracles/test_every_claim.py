@@ -60,8 +60,8 @@ CLAIMS = {
     ),
     "unclipped": Claim(
         tacita.UnclippedGradientOracle,
-        dict(declared_max_grad_norm=1.0, failure_probability=0.0, monitor_weight=0.5),
-        dict.fromkeys(("all", "monitor"), math.hypot(1.0, 0.5)),
+        dict(declared_max_grad_norm=1.0, failure_probability=0.0),
+        {"all": 1.0},
     ),
     "rounded": Claim(
         tacita.ClippedGradientOracle,

@@ -96,7 +96,7 @@ def exact_value(data, params, query):
 def test_the_value_is_the_definition(max_grad_norm, scale, chunk):
     data = rows()
     params = {"x": scale * torch.linspace(-1, 1, DIM, dtype=torch.float64)}
-    test = build(data, max_grad_norm=max_grad_norm, max_slack=10.0, max_physical_batch_size=chunk)
+    test = build(data, max_grad_norm=max_grad_norm, epsilon=4000.0, max_physical_batch_size=chunk)
     assert private_value(test, params) == pytest.approx(exact_value(data, params, test.query), rel=1e-9)
 
 
@@ -161,11 +161,10 @@ def value_of(data, relation, **changes):
         data,
         ledger=tacita.Ledger(neighboring_relation=relation, privacy_unit="one row"),
         num_records=ROWS,
-        epsilon=4.0,
+        epsilon=4000.0,
         hessian_lipschitz=1.0,
         max_tests=8,
         failure_probability=0.05,
-        max_slack=100.0,
         **changes,
     )
     return private_value(test, SADDLE), test.mechanism.sensitivity
@@ -233,14 +232,13 @@ def test_model_and_loss_never_see_several_records(does, method):
             data,
             ledger=tacita.Ledger(neighboring_relation=relation, privacy_unit="one row"),
             num_records=ROWS,
-            epsilon=4.0,
+            epsilon=4000.0,
             alpha=0.9,
             hessian_lipschitz=1.0,
             max_grad_norm=1.0,
             declared_max_hessian_norm=curvature,
             max_tests=8,
             failure_probability=0.05,
-            max_slack=100.0,
             method=method,
         )
         values.append(private_value(test, SADDLE))
@@ -286,7 +284,7 @@ def test_good_points_pass_and_bad_ones_do_not():
 
 def test_answers_are_the_mechanism_s_with_the_secret_draws(monkeypatch):
     """The threshold's draw is one for the session; a value's is its own."""
-    test = build(alpha=0.45, epsilon=0.5, max_slack=10.0)
+    test = build(alpha=0.45, epsilon=4.0)
     seen = []
 
     def watched(self, value, *, threshold, threshold_draw, query_draw):
@@ -432,7 +430,7 @@ def test_the_statement_of_the_loop_says_that_its_code_meets_records(method):
 def test_it_stands_beside_a_training_registered_with_it():
     data = rows()
     ledger = tacita.Ledger(neighboring_relation="replace_one", privacy_unit="one row")
-    test = build(data, ledger=ledger, epsilon=1.0, alpha=0.45, max_slack=1.0)
+    test = build(data, ledger=ledger, epsilon=2.0, alpha=0.45)
     oracle = tacita.ClippedGradientOracle(
         Point(),
         component,
@@ -525,10 +523,9 @@ def test_a_part_of_a_split_is_tested_beside_the_others():
 WIDE = 80
 
 
-def wide(**changes):
-    return build(
-        rows(dim=WIDE), model=Point(WIDE), declared_max_hessian_norm=1.5, alpha=0.4, max_slack=100.0, **changes
-    )
+def wide(epsilon=400.0, **changes):
+    given = dict(model=Point(WIDE), declared_max_hessian_norm=1.5, alpha=0.4, epsilon=epsilon)
+    return build(rows(dim=WIDE), **given, **changes)
 
 
 def test_many_parameters_need_an_error_and_its_failure_probability():
@@ -539,8 +536,9 @@ def test_many_parameters_need_an_error_and_its_failure_probability():
         build(rows(dim=1001), model=Point(1001))
 
 
-def test_failures_of_the_solver_are_paid_for_in_delta():
-    test = wide(eigenvalue_error=0.3, solver_failure_probability=1e-8)
+def test_failures_of_the_solver_are_paid_for_in_delta(monkeypatch):
+    monkeypatch.setattr("tacita.second_order.stationary_test.LARGEST_SLACK", 100.0)
+    test = wide(epsilon=4.0, eigenvalue_error=0.3, solver_failure_probability=1e-8)
     assert test.query.steps(WIDE) < WIDE
     assert test.query.solver_failure == 1e-8 / 8
     assert test.event.guarantee(8).coupling_gap == pytest.approx(1e-8)
@@ -641,7 +639,7 @@ def test_the_certificate_counts_the_solver_s_error_and_failure():
         alpha=0.9,
         eigenvalue_error=0.3,
         solver_failure_probability=1e-3,
-        max_slack=100.0,
+        epsilon=400.0,
     )
     test.test({"x": 0.01 * torch.ones(WIDE, dtype=torch.float64)})
     found = test.certificate()
@@ -650,9 +648,8 @@ def test_the_certificate_counts_the_solver_s_error_and_failure():
 
 
 def test_answers_too_noisy_to_mean_anything_are_refused():
-    with pytest.raises(ValueError, match=r"max_slack is 0\.5, and answers would be off by up to"):
+    with pytest.raises(ValueError, match=r"the slack must be at most 0\.5, and answers would be off by up to"):
         build(epsilon=0.1)
-    assert build(epsilon=0.1, max_slack=11.0).slack > 0.5
 
 
 # -- settings
@@ -674,7 +671,6 @@ def test_answers_too_noisy_to_mean_anything_are_refused():
         ({"failure_probability": 0.0}, "failure_probability must be"),
         ({"solver_failure_probability": 1.0}, "solver_failure_probability must be"),
         ({"eigenvalue_error": -1.0}, "eigenvalue_error must be"),
-        ({"max_slack": 0.0}, "max_slack must be"),
         ({"because": "two\nlines"}, "because must"),
     ],
 )
@@ -685,7 +681,7 @@ def test_wrong_settings(changes, message):
 
 def test_a_private_number_of_records_is_never_compared():
     for count in (1, ROWS - 1, 10 * ROWS):
-        assert build(relation="add_or_remove_one", num_records=count, max_slack=1e6).query.num_records == count
+        assert build(relation="add_or_remove_one", num_records=count, epsilon=1e6).query.num_records == count
 
 
 # -- what draws at random

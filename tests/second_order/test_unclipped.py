@@ -99,35 +99,6 @@ def test_calibration_pays_for_the_failure(make):
     assert ours.ledger.conditional_bound(1e-4).epsilon == pytest.approx(2.0, rel=1e-3)
 
 
-def test_a_bought_monitor_is_a_noisy_count(problem, make):
-    oracle = make(
-        tacita.UnclippedGradientOracle,
-        1.0,
-        sampler=tacita.FullBatchSampler(num_records=60),
-        monitor_weight=0.5,
-    )
-    release = oracle.backward()
-    norms = tacita.clipped_gradient_sum(*problem, tacita.FlatClipper(max_grad_norm=1.0)).norms
-    noisy = oracle.estimator.exceeded(release.released)
-    exact = int((norms > 1).sum())
-    assert exact > 0
-    draw = tacita.Randomness.insecure(0).key.stream("train-1", "noise", 0, "monitor").normals((1,), dtype=torch.float64)
-    expected = exact + release.noise_std["monitor"] / 0.5 * draw.item()
-    assert noisy.item() == pytest.approx(expected, rel=1e-9)
-    assert release.noise_std["monitor"] == pytest.approx(0.001 * (1 + 0.5**2) ** 0.5)
-
-
-def test_the_exact_monitor_is_for_debugging_only(make):
-    silent = make(tacita.UnclippedGradientOracle, 1.0)
-    silent.backward()
-    with pytest.raises(ValueError, match="whether the bound held is private"):
-        _ = silent.exceeded
-    debug = make(tacita.UnclippedGradientOracle, 1.0, debug_monitor=True)
-    debug.backward()
-    assert debug.exceeded > 0
-    assert "NO PRIVACY GUARANTEE" in tacita.statement(debug.ledger, delta=1e-4).text
-
-
 def test_noise_that_alone_may_pass_the_bound_is_told(problem):
     """5 parameters: noise of std s on the mean is about s sqrt(5) long."""
     model, loss_fn, data = problem
@@ -149,13 +120,6 @@ def test_noise_that_alone_may_pass_the_bound_is_told(problem):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         build(0.99 * limit)
-
-
-def test_a_debug_count_is_in_the_checkpoint(make):
-    oracle = make(tacita.UnclippedGradientOracle, 1.0, debug_monitor=True)
-    for _ in range(2):
-        oracle.query(dict(oracle.source.model.named_parameters()))
-    assert int(oracle.state_dict()["estimator_state"]) == oracle.exceeded > 0
 
 
 # -- the contract of every oracle, under the condition

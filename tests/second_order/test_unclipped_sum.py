@@ -8,7 +8,7 @@ import torch
 import tacita
 from tacita import accounting as acc
 from tacita.gradients import GivenEngine
-from tacita.sampling import FullBatchSampler, PoissonSampler
+from tacita.sampling import FullBatchSampler
 
 SHAPES = {"theta": torch.Size([2])}
 RELATION = "add_or_remove_one"
@@ -133,68 +133,10 @@ def test_the_condition_is_needed():
     assert acc.gaussian_delta(1 / (100 * 0.0373063), 1.0) <= 1e-5 * (1 + 1e-4)
 
 
-# -- the monitor
-
-
-def rows_with(lengths):
-    return torch.tensor([[length, 0.0] for length in lengths], dtype=torch.float64)
-
-
 def test_nothing_shows_whether_the_bound_held():
-    values, state = unclipped()(GivenEngine(rows_with([0.5, 7.0])), None)
+    values, state = unclipped()(GivenEngine(torch.tensor([[0.5, 0.0], [7.0, 0.0]])), None)
     assert set(values) == {"all"}
     assert state is None
-    with pytest.raises(ValueError, match="monitor_weight must be > 0"):
-        unclipped().exceeded(values)
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_bought_monitor_counts_rows_beyond_the_bound(bad):
-    """A row that is not finite is absent from both sums, and not counted."""
-    estimator = unclipped(declared_max_grad_norm=2.0, monitor_weight=0.5)
-    values, _ = estimator(GivenEngine(rows_with([1.0, 1.99, 2.01, 7.0, bad])), None)
-    assert values["monitor"]["exceeded"].tolist() == [2 * 0.5 * 2.0]
-    assert estimator.exceeded(values) == 2
-    assert estimator.gradient(values, 2.0).keys() == {"theta"}
-
-
-def test_one_record_moves_the_monitor_by_its_stated_bound():
-    estimator = unclipped(declared_max_grad_norm=2.0, monitor_weight=0.5)
-    for relation, moved in (("add_or_remove_one", 1), ("replace_one", 2)):
-        stated = estimator.sensitivity(relation, SHAPES)["monitor"]
-        assert stated == moved * 0.5 * 2.0
-        for one, other in ((1.0, 9.0), (9.0, 1.0), (math.nan, 1e300)):
-            a, _ = estimator(GivenEngine(rows_with([0.1, one])), None)
-            b, _ = estimator(GivenEngine(rows_with([0.1, other])), None)
-            assert abs(a["monitor"]["exceeded"] - b["monitor"]["exceeded"]).item() <= stated
-    assert event(estimator).inner.inner.max_contribution == (2.0, 1.0)
-    assert estimator.block_sizes(SHAPES) == {"all": 2, "monitor": 1}
-
-
-def test_a_bought_monitor_is_paid_for():
-    without, bought = (
-        acc.epsilon([acc.Spend(event(unclipped(failure_probability=0.0, monitor_weight=w)), 10)], 1e-5).epsilon
-        for w in (0.0, 1.0)
-    )
-    double = acc.GaussianSumEvent(
-        sampling=acc.FullBatchLaw(), relation=RELATION, max_contribution=(1.0,), noise_std=(2 / math.sqrt(2),)
-    )
-    assert bought == pytest.approx(acc.epsilon([acc.Spend(double, 10)], 1e-5).epsilon, rel=1e-9)
-    assert without < bought
-
-
-def test_an_exact_monitor_is_not_private():
-    estimator = unclipped(debug_monitor=True)
-    _, state = estimator(GivenEngine(rows_with([0.5, 7.0])), estimator.initial_state(SHAPES))
-    _, state = estimator(GivenEngine(rows_with([3.0, 7.0])), state)
-    assert state == 3
-    for sampler in (FullBatchSampler(num_records=100), PoissonSampler(sample_rate=0.1, num_records=100)):
-        assert not event(estimator, sampler=sampler).guarantee(1).private
-    ledger = tacita.Ledger(neighboring_relation=RELATION, privacy_unit="one row")
-    ledger.register(event(estimator), planned_queries=3)
-    said = tacita.statement(ledger, delta=1e-4)
-    assert "NO PRIVACY GUARANTEE" in said.text
-    assert said.to_json()["conditional_epsilon"] is None
 
 
 # -- settings
@@ -209,7 +151,6 @@ def test_an_exact_monitor_is_not_private():
         ({"failure_probability": 1.0}, "failure_probability must be"),
         ({"failure_probability": -1e-9}, "failure_probability must be"),
         ({"failure_probability": math.nan}, "failure_probability must be"),
-        ({"monitor_weight": -1.0}, "monitor_weight must be"),
         ({"because": "two\nlines"}, "because must"),
     ],
 )

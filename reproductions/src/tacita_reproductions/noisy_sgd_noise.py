@@ -123,14 +123,13 @@ def _claim(oracle: GradientOracle, nominal_delta: float) -> tuple[str, float]:
     if isinstance(estimator, ClippedSum) and isinstance(estimator.clipper, FlatClipper):
         return "the paper's Theorem 3.1", nominal_delta
     raise ValueError(
-        "oracle must be a ClippedGradientOracle with a FlatClipper, or an UnclippedGradientOracle without a monitor, "
+        "oracle must be a ClippedGradientOracle with a FlatClipper, or an UnclippedGradientOracle, "
         f"because the formula was published for these, got {oracle!r}."
     )
 
 
 def _unclipped(oracle: GradientOracle) -> bool:
-    estimator = oracle.estimator
-    return isinstance(estimator, UnclippedSum) and not (estimator.monitor_weight or estimator.debug_monitor)
+    return isinstance(oracle.estimator, UnclippedSum)
 
 
 def nominal(full: bool, seed: int, progress: Progress) -> Result:

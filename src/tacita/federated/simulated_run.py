@@ -158,7 +158,6 @@ def _built(
         loss_rate=settings.loss_rate,
         weights=weights,
         total_weight=settings.total_weight,
-        stream_per_client=settings.algorithm == "released-shift-sgdm",
         settings={"config": {**msgspec.to_builtins(settings), "output": ""}},
         session=ledger.sessions[0] if ledger.sessions else None,
         randomness=randomness,

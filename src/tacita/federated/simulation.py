@@ -4,8 +4,8 @@ Place: algorithms, problems, privacy -> [federated.simulation] -> released model
 the clients' states are private; :attr:`Simulation.server` is a function of releases.
 
 The noises of a round's messages are independent, so the server, which adds the messages up, sees one Gaussian of their
-joint variance: that one is drawn. ``stream_per_client`` draws every client's own instead, and takes its clients one by
-one, so that the run equals the pure functions' of :mod:`tacita.federated.algorithms` bit for bit; it is slow.
+joint variance: that one is drawn. Where clients feed back what they sent, every client's own noise is drawn instead,
+and the clients are taken one by one, which is slow.
 """
 
 from collections.abc import Callable, Mapping
@@ -64,7 +64,6 @@ class Simulation:
         weights: Weights of the clients' messages, (n,), 1 by default. Private: each is taken into [0, 1], so that a
             message stays within its threshold; one that is no number is 0.
         total_weight: Public divisor in place of the number of clients, such as a guess of the sum of weights.
-        stream_per_client: Draw every client's own noise, and take the clients one by one.
         purpose, settings, session, randomness, reservation: As in :class:`~tacita.GradientOracle`.
 
     Example:
@@ -91,7 +90,6 @@ class Simulation:
         loss_rate: float = 0.0,
         weights: Tensor | None = None,
         total_weight: float | None = None,
-        stream_per_client: bool = False,
         purpose: str = "train",
         settings: Mapping[str, Any] | None = None,
         session: Session | None = None,
@@ -118,14 +116,13 @@ class Simulation:
             check_record_sampling(problem, privacy.sampling, self.loss_rate, weights)
         if algorithm.feeds_back and weights is not None:
             raise ValueError(f"weights must be None with {type(algorithm).__name__}: shifts move by what is sent.")
-        if algorithm.feeds_back and not stream_per_client:
+        if algorithm.feeds_back and isinstance(privacy, TrustedServer):
             raise ValueError(
-                f"stream_per_client must be True with {type(algorithm).__name__}: each client feeds back its own noise."
+                f"{type(algorithm).__name__} needs LocalPrivacy, because each client feeds back its own noise: a "
+                "trusted server adds its own, once."
             )
-        if stream_per_client and isinstance(privacy, TrustedServer):
-            raise ValueError("stream_per_client needs LocalPrivacy: a trusted server adds its own noise, once.")
         self._draws = privacy.draws(problem.num_clients) if isinstance(privacy, TrustedServer) else None
-        self._noise = RoundNoise(stream_per_client)
+        self._noise = RoundNoise(by_client=algorithm.feeds_back)
         payment = Payment(ledger, purpose, settings, session, None, self.randomness, reservation=reservation)
         paying = payment.session_for("simulation", event, planned_queries=self.rounds, part=None, bound=self.settings)
         adds_noise = self.mechanism if isinstance(privacy, TrustedServer) else self._noise
@@ -160,7 +157,6 @@ class Simulation:
             "rounds": self.rounds,
             "loss_rate": self.loss_rate,
             "total_weight": self._weights.total,
-            "stream_per_client": self._noise.by_client,
             "shapes": {name: list(shape) for name, shape in self.problem.shapes.items()},
         }
 

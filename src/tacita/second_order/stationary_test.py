@@ -32,6 +32,8 @@ from tacita.second_order.hessian import hessian_products
 from tacita.second_order.stationarity_query import StationarityQuery
 from tacita.second_order.threshold_answer import ANSWER, PASSES, ThresholdAnswer
 
+LARGEST_SLACK = 0.5  # an accepted point is then 4 alpha-stationary
+
 
 class StationaryTest:
     r"""Tests points until one is :math:`\alpha`-second-order stationary, and reveals only which one that is.
@@ -73,7 +75,6 @@ class StationaryTest:
             eigenvalues are exact (up to 1000 parameters).
         solver_failure_probability: Chance that an eigenvalue of the session is off by more; needed where the solver is
             random.
-        max_slack: The largest a that is accepted; at 1/2 an accepted point is 4 alpha-stationary.
         collate_fn, method, max_physical_batch_size: As in :class:`~tacita.ClippedGradientOracle`.
         purpose, settings, session, share, randomness, reservation: As in ``GradientOracle``.
 
@@ -117,7 +118,6 @@ class StationaryTest:
         failure_probability: float,
         eigenvalue_error: float = 0.0,
         solver_failure_probability: float = 0.0,
-        max_slack: float = 0.5,
         collate_fn: Callable[[list], Any] | None = None,
         method: str = "auto",
         max_physical_batch_size: int | None = None,
@@ -155,7 +155,7 @@ class StationaryTest:
             epsilon=_validate.positive("epsilon", epsilon),
             sensitivity=self.query.sensitivity(ledger.neighboring_relation, data.max_rows_per_unit),
         )
-        self._check_slack(max_slack)
+        self._check_slack()
         self.event = self._event()
         _check_unopened(session)
         session = payment.session_for(
@@ -313,12 +313,12 @@ class StationaryTest:
             )
         return query.on(sum(shape.numel() for shape in self.source.shapes.values()))
 
-    def _check_slack(self, max_slack: float) -> None:
-        if not self.slack <= _validate.positive("max_slack", max_slack):
+    def _check_slack(self) -> None:
+        if not self.slack <= LARGEST_SLACK:
             raise ValueError(
-                f"max_slack is {max_slack:g}, and answers would be off by up to {self.slack:.3g} (times alpha, and "
-                "times sqrt(rho alpha)). Give a larger alpha or epsilon, fewer max_tests, a smaller eigenvalue_error, "
-                "or more records; or accept it by a larger max_slack."
+                f"the slack must be at most {LARGEST_SLACK:g}, and answers would be off by up to {self.slack:.3g} "
+                "(times alpha, and times sqrt(rho alpha)). Give a larger alpha or epsilon, fewer max_tests, a smaller "
+                "eigenvalue_error, or more records."
             )
 
 

@@ -38,8 +38,7 @@ class UnclippedGradientOracle(GradientOracle):
             :class:`Records`.
         ledger: Pays for the queries; sets the neighboring relation and the privacy unit.
         sampler: Draws the records of a query.
-        declared_max_grad_norm, failure_probability, because, monitor_weight, debug_monitor: As in
-            :class:`~tacita.UnclippedSum`.
+        declared_max_grad_norm, failure_probability, because: As in :class:`~tacita.UnclippedSum`.
         mechanism: ``GaussianMechanism`` or ``CalibratedGaussian``.
         planned_queries: Number of queries that the guarantee covers.
         collate_fn, num_workers, method, max_physical_batch_size, process_group: As in
@@ -76,8 +75,6 @@ class UnclippedGradientOracle(GradientOracle):
         declared_max_grad_norm: float,
         failure_probability: float,
         because: str = "",
-        monitor_weight: float = 0.0,
-        debug_monitor: bool = False,
         mechanism: GaussianMechanism | CalibratedGaussian,
         planned_queries: int,
         collate_fn: Callable[[list], Any] | None = None,
@@ -100,21 +97,9 @@ class UnclippedGradientOracle(GradientOracle):
             declared_max_grad_norm=declared_max_grad_norm,
             failure_probability=failure_probability,
             because=because,
-            monitor_weight=monitor_weight,
-            debug_monitor=debug_monitor,
         )
         self._build(SessionPlan(data, estimator, sampler, payment, planned_queries), mechanism)
         _warn_of_noise(self.noise_std["all"] / self.divisor, self.source.shapes, declared_max_grad_norm)
-
-    @property
-    def exceeded(self) -> int:
-        """Number of rows so far whose gradient was longer than declared. Private; needs ``debug_monitor``."""
-        if self.gate.state is None:
-            raise ValueError(
-                "debug_monitor is False, and whether the bound held is private. Buy a noisy count with monitor_weight, "
-                "or give up the guarantee with debug_monitor=True."
-            )
-        return int(self.gate.state)
 
 
 def _warn_of_noise(noise_std: float, shapes: Mapping[str, Any], bound: float) -> None:
