@@ -140,14 +140,6 @@ def test_the_file_of_numbers(plan):
     assert [help["change"] for help in record["what_would_help"]]
 
 
-def test_the_page(plan):
-    """The page and nothing else; a second-order plan has none."""
-    done = plan(BASE, "--html", "plan.html")
-    assert done.code == 0
-    assert Path("plan.html").read_text().startswith("<!DOCTYPE html>")
-    assert "html cannot be given with --second-order" in plan(SECOND_ORDER, "--second-order", "--html", "x.html").err
-
-
 def test_the_figure(plan):
     pytest.importorskip("matplotlib")
     done = plan(BASE, "--plot", "plan.png")

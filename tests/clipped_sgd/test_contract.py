@@ -60,7 +60,7 @@ VALUES = {
     "noise_scale": 2.0, "step": 0.01, "size": 5, "honest_messages": 3, "neighboring_relation": "replace_one",
     "bias": 0.1, "variance": 0.4, "distance": 1.0,
     "method": "accelerated", "schedule": "economy", "capped": True, "corrected": True, "replaced": True,
-    "mirrored": True, "concentrated": True, "show": lambda what, share: None,
+    "mirrored": True, "concentrated": True,
 }  # fmt: skip
 HEAVY_TAILED = ("heavy_tailed_setting", "one_pass_bounds", "one_pass_theorems", "localized_phases", "localized_plan",
                 "heavy_tailed")  # fmt: skip # modules of one paper
@@ -73,8 +73,7 @@ OWN = {
 STATEMENTS = {"plan_dp_clipped_sgd", "plan_noisy_sgd", "plan_clip21", "theorem_rules",
               "no_theorem", "exact_noise_multiplier", "rough_noise_multiplier",
               "stochastic_rule", "private_rule", "plan_heavy_tailed", "plan_localized", "step_cap",
-              "need_strong_convexity", "check_constants",
-              "neighbours", "what_if"}  # fmt: skip # whose arguments were checked when built
+              "need_strong_convexity", "check_constants"}  # fmt: skip # whose arguments were checked when built
 
 
 SYSTEMS = ("clipped_sgd", "convex", "error_feedback", "federated", "second_order")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from tacita.cli.outputs import check_figure, check_file, check_page
+from tacita.cli.outputs import check_figure, check_file
 from tacita.cli.plan_options import FederatedOptions, PlanGuarantee, PlanProblem, PlanTraining, SecondOrderOptions
 
 FLAT = Parameter(name="*")  # an object's fields are options by their own names
@@ -23,7 +23,6 @@ def plan(
     clients: Annotated[FederatedOptions, FLAT] = FederatedOptions(),  # noqa: B008 - frozen
     plot: Annotated[str | None, OUTPUT] = None,
     json: Annotated[str | None, OUTPUT] = None,
-    html: Annotated[str | None, OUTPUT] = None,
 ) -> int:
     """Plan DP-SGD with a fixed threshold: threshold, noise, step size, expected error, and what would help.
 
@@ -44,35 +43,30 @@ def plan(
     Args:
         plot: Write a figure to this file (PNG, SVG or PDF; needs the extra [report]); not with --second-order.
         json: Write the plan as JSON to this file.
-        html: Write a page to this file on which epsilon, steps, batch and threshold can be moved; not
-            with --second-order or --federated.
     """
     from tacita.cli import planning
 
     check_file("json", json)
-    check_page("html", html)
     check_figure("plot", plot)
     if clients.federated:
-        _check_federated(problem, training, second, html)
+        _check_federated(problem, training, second)
         planning.federated(planning.federated_setting(guarantee, problem, training, clients), plot, json)
     elif clients != FederatedOptions():
         raise ValueError(
             "largest_grad and max_grad_norm can be given only with --federated: add it, or leave them out."
         )
     elif second.second_order:
-        _check_second_order(problem, training, plot, html)
+        _check_second_order(problem, training, plot)
         planning.second_order(planning.second_order_setting(guarantee, problem, training, second), json)
     else:
         _check_first_order(second)
-        planning.first_order(planning.first_order_setting(guarantee, problem, training), plot, json, html)
+        planning.first_order(planning.first_order_setting(guarantee, problem, training), plot, json)
     return 0
 
 
-def _check_federated(
-    problem: PlanProblem, training: PlanTraining, second: SecondOrderOptions, html: str | None
-) -> None:
+def _check_federated(problem: PlanProblem, training: PlanTraining, second: SecondOrderOptions) -> None:
     """Raise ``ValueError`` for options of the other plans, which would have no effect here."""
-    given = {"radius": problem.radius, "batch_size": training.batch_size, "html": html}
+    given = {"radius": problem.radius, "batch_size": training.batch_size}
     other = [name for name, value in given.items() if value is not None]
     other += ["moment_order"] * (problem.moment_order != 2.0) + ["sampling"] * (training.sampling != "poisson")
     other += ["second_order and its options"] * (second != SecondOrderOptions())
@@ -80,9 +74,9 @@ def _check_federated(
         raise ValueError(f"{_listed(other)} cannot be given with --federated: leave out {_these(other)}.")
 
 
-def _check_second_order(problem: PlanProblem, training: PlanTraining, plot: str | None, html: str | None) -> None:
+def _check_second_order(problem: PlanProblem, training: PlanTraining, plot: str | None) -> None:
     """Raise ``ValueError`` for options of the other plan, which would have no effect here."""
-    given = {"steps": training.steps, "radius": problem.radius, "plot": plot, "html": html}
+    given = {"steps": training.steps, "radius": problem.radius, "plot": plot}
     other = [name for name, value in given.items() if value is not None]
     other += ["moment_order"] * (problem.moment_order != 2.0) + ["sampling"] * (training.sampling != "poisson")
     if other:

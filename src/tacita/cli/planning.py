@@ -1,42 +1,34 @@
 """What ``tacita plan`` computes and shows, from the options that :mod:`tacita.cli.plan_options` declares."""
 
 import sys
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from tacita._files import replace_durably
 from tacita.cli.outputs import say_written, write_json
 from tacita.cli.plan_options import FederatedOptions, PlanGuarantee, PlanProblem, PlanTraining, SecondOrderOptions
 from tacita.cli.working import Working
 from tacita.clipped_sgd.plan_setting import PlanSetting
 from tacita.clipped_sgd.planner import plan_dp_clipped_sgd
 from tacita.clipped_sgd.problem import ConvexProblem, NonConvexProblem, Problem
-from tacita.clipped_sgd.what_if import what_if
 from tacita.federated.clip21_plan import FederatedSetting, plan_clip21
 from tacita.report.federated_plan import federated_figure, federated_record, show_federated
 from tacita.report.plan_figure import plan_figure
 from tacita.report.plan_text import as_record, show
 from tacita.report.second_order_text import second_order_record, show_second_order
 from tacita.report.style import image_kind
-from tacita.report.what_if_page import what_if_page
 from tacita.second_order.noisy_sgd_plan import NoisySGDSetting, plan_noisy_sgd
 
 DPI = 200
 WIDTH = 100  # of the text when it is piped
 
 
-def first_order(setting: PlanSetting, plot: str | None, json: str | None, html: str | None) -> None:
+def first_order(setting: PlanSetting, plot: str | None, json: str | None) -> None:
     """Show the plan of DP-Clipped-SGD, and write it to the files that are asked for."""
-    with Working("computing the noise") as working:
+    with Working("computing the noise"):
         found = plan_dp_clipped_sgd(setting)
-        around = [] if html is None else what_if(found, working.show)
     show(found, _console())
     _write(json, as_record(found))
-    if html is not None:
-        replace_durably(Path(html), what_if_page(found, around).encode())
-        say_written(html)
     if plot is not None:
         plan_figure(found).savefig(plot, format=image_kind(plot), dpi=DPI)
         say_written(plot)

@@ -1,7 +1,5 @@
 """The frame of a page in one file: its style, and small pieces of HTML. The page loads nothing from anywhere."""
 
-import base64
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
@@ -31,7 +29,6 @@ img { max-width: 100%; height: auto; background: #fff; }
 figure { margin: 0; } figcaption { font-size: .92rem; } svg { width: 100%; height: auto; } .tip:hover { opacity: .6; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid var(--line); }
-input[type=range] { width: min(24rem, 70%); accent-color: var(--link); }
 details { margin: .4rem 0; } summary { cursor: pointer; } pre { background: var(--soft); padding: .8rem;
   white-space: pre-wrap; overflow-wrap: anywhere; font-size: .8rem; line-height: 1.35; }
 .sign { display: grid; grid-template-columns: repeat(3, 1fr); gap: 1.5rem; margin-top: 2.6rem; }
@@ -51,18 +48,14 @@ details { margin: .4rem 0; } summary { cursor: pointer; } pre { background: var(
 """
 
 
-def page(title: str, body: str, *, script: str = "") -> str:
-    """Return a whole document; ``body`` is HTML. The policy allows no script but this one, by its hash."""
-    policy, scripts = POLICY, ""
-    if script:
-        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-        policy, scripts = f"{POLICY}; script-src 'sha256-{digest}'", f"<script>{script}</script>\n"
+def page(title: str, body: str) -> str:
+    """Return a whole document; ``body`` is HTML."""
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
-        f'<a class="skip" href="#main">Skip to the content</a>\n{body}\n{scripts}</body>\n</html>\n'
+        f'<a class="skip" href="#main">Skip to the content</a>\n{body}\n</body>\n</html>\n'
     )
 
 
