@@ -57,7 +57,7 @@ VALUES = {
     "order": 2.0, "rho": 0.5, "radius": 1.0, "diameter": 2.0, "lipschitz": 50.0, "strong_convexity": 0.5,
     "moment_bound": 3.0, "second_moment_bound": 2.0, "coordinate_moment": 1.5, "risk_lipschitz": 1.0,
     "sc_constant": 4.0, "a": 30.0, "reg_strength": 2.0, "max_coordinate": 3.0, "num_groups": 5,
-    "noise_scale": 2.0, "step": 0.01, "size": 5, "honest_messages": 3, "neighboring_relation": "replace_one",
+    "step": 0.01, "size": 5, "neighboring_relation": "replace_one",
     "bias": 0.1, "variance": 0.4, "distance": 1.0,
     "method": "accelerated", "schedule": "economy", "capped": True, "corrected": True, "replaced": True,
     "mirrored": True, "concentrated": True,

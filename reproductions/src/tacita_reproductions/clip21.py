@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tacita.clipping import FlatClipper
 from tacita.federated import Clip21SGDM, ClipSGD, FederatedAlgorithm
-from tacita.federated.clip21_example import geometric_median, toy_noise
+from tacita_reproductions.clip21_example import geometric_median, toy_noise
 from tacita_reproductions.runner import Check, Progress, Result, Row, span
 
 SMOOTHNESS, GRADIENT_NOISE, LR, START = 2.0, 5.0, 0.01, (0.0, -0.07)

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from tacita.clipped_sgd import ConvexProblem, asymptotic_rate, one_pass_noise
-from tacita.clipped_sgd.dp_clipped_sgd_paper import printed_threshold_large, printed_threshold_small
 from tacita.clipped_sgd.thresholds import balanced_threshold_large, balanced_threshold_small, d_log_factor
 from tacita_reproductions.clipped_sgd import run
+from tacita_reproductions.dp_clipped_sgd_paper import printed_threshold_large, printed_threshold_small
 from tacita_reproductions.heavy_tails import Array, NoisyQuadratic, OneSidedPareto
 from tacita_reproductions.runner import Check, Progress, Result, Row, span
 

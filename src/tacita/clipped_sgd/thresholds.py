@@ -3,8 +3,7 @@ r"""The clipping thresholds of theory: the one that minimises the exact bound, a
 They are of theoretical interest, because the bound is vacuous in most settings. In practice the threshold is tuned, and
 tuning on private data costs privacy.
 Source: "Differentially Private Clipped-SGD", Corollary 4.3; the balanced rules are corrected (ours):
-docs/derivations/dp-clipped-sgd.md. :mod:`tacita.clipped_sgd.dp_clipped_sgd_paper` has the rules as the paper prints
-them.
+docs/derivations/dp-clipped-sgd.md.
 """
 
 import math

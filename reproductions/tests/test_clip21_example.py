@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tacita.federated import clip21_example
+from tacita_reproductions import clip21_example
 from tests.theory.clipping import clip
 
 DIGITS = 5e-6
