@@ -77,7 +77,7 @@ DOMAINS: dict[str, Domain] = {
             *("mu", "eta", "room", "thresholds", "sizes", "rho", "radius", "diameter", "lipschitz", "strong_convexity"),
             *("moment_bound", "second_moment_bound", "coordinate_moment", "risk_lipschitz", "sc_constant", "a"),
             *("reg_strength", "max_coordinate"),
-            *("c1", "c2", "c_lr", "c_steps", "c_radius", "c_decrease", "constant", "steps_multiplier"),
+            *("c1", "c2", "c_lr", "constant", "steps_multiplier"),
         ),
         POSITIVE,
     ),

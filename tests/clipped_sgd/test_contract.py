@@ -50,7 +50,7 @@ VALUES = {
     "num_records": 5000, "num_clients": 4, "batch_size": 10, "divisor": 10.0, "dim": 20, "max_grad_norm": 4.0,
     "max_hessian_norm": 3.0, "max_sample_norm": 1.0, "gradient_bound": 2.5, "largest_grad": 15.0, "lyapunov": 3.0,
     "mu": 0.5, "eta": 0.2, "room": 0.25, "thresholds": [1.0, 2.0], "sizes": [10, 20], "theorem_constant": 100.0,
-    "c2": 1.0, "c_lr": 1.0, "c_steps": 1.0, "c_radius": 1.0, "c_decrease": 1.0, "constant": 1.0,
+    "c2": 1.0, "c_lr": 1.0, "constant": 1.0,
     "steps_multiplier": 1.0, "start": (0.1, 0.2), "points": [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]], "bound": 0.5,
     "draws": [0.1, 0.4, 0.9], "problem": CONVEX, "setting": ONE_PASS, "other": replace(ONE_PASS, epsilon=6.0),
     "plan": planner.plan_dp_clipped_sgd(ONE_PASS), "constants": CONSTANTS, "relation": "replace_one", "sharper": True,

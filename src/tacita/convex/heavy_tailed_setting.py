@@ -146,18 +146,6 @@ def simple_zcdp_epsilon(rho: ArrayLike, *, delta: ArrayLike) -> Any:
 
 
 @checked()
-def simple_zcdp_rho(*, epsilon: ArrayLike, delta: ArrayLike) -> Any:
-    r"""Return the rho of :func:`simple_zcdp_epsilon`: :math:`(\sqrt{\ln(1/\delta)+\epsilon}-\sqrt{\ln(1/\delta)})^2`.
-
-    Example:
-        >>> round(simple_zcdp_rho(epsilon=1.0, delta=1e-6), 7)
-        0.0174689
-    """
-    log = np.log(1 / _arrays.positive("delta", delta))
-    return _arrays.plain((np.sqrt(log + _arrays.positive("epsilon", epsilon)) - np.sqrt(log)) ** 2)
-
-
-@checked()
 def bias_constant(order: ArrayLike, constants: Constants = "sharp") -> Any:
     r"""Return b_k in :math:`\lVert E\,\mathrm{clip}(z) - E z\rVert \le b_k r_k^k / C^{k-1}`.
 

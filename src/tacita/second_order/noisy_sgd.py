@@ -143,15 +143,12 @@ def escape_parameters(
     dim: ArrayLike,
     mean_noise_std: ArrayLike,
     c_lr: float = 1.0,
-    c_steps: float = 1.0,
-    c_radius: float = 1.0,
-    c_decrease: float = 1.0,
     steps_multiplier: float = 1.0,
 ) -> EscapeParameters:
     r"""Return the step size, steps and escape quantities of Definition B.1 for the accuracy alpha.
 
-    The paper's constants hide polylogarithms and are not given anywhere. Those of its lemmas contradict one another, so
-    T needs a further factor, ``steps_multiplier`` (1 is the paper's).
+    The paper's constants hide polylogarithms and are not given anywhere; those of the escape quantities are 1 here.
+    Those of its lemmas contradict one another, so T needs a further factor, ``steps_multiplier`` (1 is the paper's).
 
     Example:
         >>> found = escape_parameters(accuracy=0.1, smoothness=1, hessian_lipschitz=1, initial_gap=1, gradient_noise=1,
@@ -168,9 +165,9 @@ def escape_parameters(
         total_noise_variance=_arrays.plain(variance),
         lr=_arrays.plain(lr),
         steps=_arrays.plain(64 * gap / (lr * a**2) * steps_multiplier),
-        escape_steps=_arrays.plain(c_steps / (lr * np.sqrt(rho * a))),
-        escape_radius=_arrays.plain(c_radius * np.sqrt(a / rho)),
-        escape_decrease=_arrays.plain(c_decrease * np.sqrt(a**3 / rho)),
+        escape_steps=_arrays.plain(1 / (lr * np.sqrt(rho * a))),
+        escape_radius=_arrays.plain(np.sqrt(a / rho)),
+        escape_decrease=_arrays.plain(np.sqrt(a**3 / rho)),
     )
 
 
