@@ -412,11 +412,13 @@ function checkSignatures(bytes, ledger, stated) {
     need(fields, `${where} is not canonical JSON`);
     const names = ["v", "ledger_lines", "ledger_sha256", "public_key", "signer", "date", "signature"];
     const given = fields.get("about") ?? new Map([["", ""]]);
-    exactly(fields, fields.has("about") ? [...names, "about"] : names, where);
+    exactly(fields, [...names, ...["about", "warnings"].filter((name) => fields.has(name))], where);
     need(isObject(given) && given.size, `${where}: about is no object`);
     for (const [name, text] of fields.has("about") ? given : [])
       need(TO_SIGN.includes(name) && isLine(text) && !said(about, name), `${where} gives ${name}, which is not for it to give`);
     for (const name of TO_SIGN) need(said(about, name) || said(given, name), `${where}: ${name} is not given`);
+    const warnings = fields.get("warnings") ?? ["none"];
+    need(Array.isArray(warnings) && warnings.length && warnings.every(isLine), `${where}: warnings is no list of lines`);
     const [key, signer, date, signature] = names.slice(3).map((name) => fields.get(name));
     need(same(fields.get("v"), new Digits("1")), `${where} is of another version`);
     const place = [fields.get("ledger_lines"), fields.get("ledger_sha256")];
@@ -428,7 +430,7 @@ function checkSignatures(bytes, ledger, stated) {
     const signed = Buffer.from(`tacita signature 1\n${canonical(fields)}`, "ascii");
     const holder = createPublicKey({ key: Buffer.from(`302a300506032b6570032100${key}`, "hex"), format: "der", type: "spki" });
     need(verifySignature(null, signed, holder, Buffer.from(signature, "hex")), `${where} does not hold`);
-    return { key, signer, date };
+    return { key, signer, date, warned: fields.has("warnings") ? `; warned that: ${warnings.join("; ")}` : "" };
   });
 }
 
@@ -475,7 +477,7 @@ function verifyRun(given, key) {
   const signatures = existsSync(path) ? checkSignatures(readFileSync(path), whole, stated) : [];
   const mine = signatures.filter((one) => one.key === key);
   need(key === undefined || mine.length, "not signed with the given key");
-  for (const { signer, date } of mine) console.log(`signed with the given key: ${signer}, ${date}`);
+  for (const { signer, date, warned } of mine) console.log(`signed with the given key: ${signer}, ${date}${warned}`);
   if (key === undefined) console.log(`${signatures.length === 1 ? "1 signature holds" : `${signatures.length} signatures hold`}; no key was given, so that nobody vouches for them`);
 }
 

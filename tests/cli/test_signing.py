@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tacita.tables import train_table
+import tacita
+from tacita.tables import table_task, train_table
 
 ABOUT = {"responsible": "Ward analytics", "contact": "privacy@example.org", "purpose": "to plan beds"}
 
@@ -53,9 +54,38 @@ def test_the_data_are_named_by_a_fingerprint_that_its_key_opens(settings, table,
     command = ("verify", "run", "--public-key", "officer.pub", "--data", "table.csv", "--fingerprint-key", "data.key")
     done = tacita_command(*command)
     assert (done.code, "trained on table.csv" in done.out) == (0, True)
+    assert done.out.count("signed by Ada on 2023-11-14; warned that: 1 other run on the same data cost in addition") == 1
     table.write_text(table.read_text() + "1,2,red,p1,yes\n")
     assert tacita_command(*command).out.startswith("OTHER DATA")
     assert "go together" in tacita_command(*command[:-2]).err
+
+
+def test_the_fingerprint_is_that_of_the_rows_that_were_read(settings, table, keys, tacita_command, monkeypatch):
+    """A file that changes while it is read ends the run; one that changes later is not the one that is named."""
+    Path("data.key").write_bytes(bytes(range(32)))
+    given = settings(about=ABOUT, fingerprint_key="data.key")
+    rows = table.read_text()
+
+    def changed(original):
+        def call(*args, **kwargs):
+            table.write_text(rows + "1,2,red,p1,yes\n")
+            return original(*args, **kwargs)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        patch.setattr(table_task, "encode_rows", changed(table_task.encode_rows))
+        with pytest.raises(tacita.TacitaError, match="data must not change while it is read"):
+            train_table(given)
+    table.write_text(rows)
+    with monkeypatch.context() as patch:
+        patch.setattr(table_task, "train", changed(table_task.train))
+        train_table(given)
+    assert sign(tacita_command).code == 0
+    command = ("verify", "run", "--public-key", "officer.pub", "--fingerprint-key", "data.key", "--data", "table.csv")
+    assert tacita_command(*command).out.startswith("OTHER DATA")
+    table.write_text(rows)
+    assert "trained on table.csv" in tacita_command(*command).out
 
 
 def test_a_page_that_names_nobody_is_not_signed(settings, table, keys, tacita_command):

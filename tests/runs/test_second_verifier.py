@@ -302,18 +302,20 @@ def test_what_a_signer_gives_is_covered_by_the_signature(tmp_path):
     for wrong in ({"contact": "x"}, {**rest, "purpose": "x"}, {**rest, "owner": "x"}, {**rest, "contact": " "}):
         with pytest.raises((TacitaError, ValueError), match=r"not given|must be left out|must hold|one line"):
             sign_run(run, pem(OFFICER), signer="Ada", about=wrong)
-    one = sign_run(run, pem(OFFICER), signer="Ada", about=rest)
-    assert sign_run(run, pem(OFFICER), signer="Ada", about=rest) == one  # once
+    told = {"about": rest, "warnings": ["1 other run on the same data costs in addition"]}
+    one = sign_run(run, pem(OFFICER), signer="Ada", **told)
+    assert sign_run(run, pem(OFFICER), signer="Ada", **told) == one  # once
+    assert one.warnings == (*told["warnings"],)
     assert signatures(run) == (one,)
     folders = [run]
     changes = [{"about": {**rest, "contact": "y"}}, {"about": {"contact": "x"}}, {"about": {**rest, "purpose": "z"}}]
-    for number, change in enumerate([*changes, {"about": None}]):
+    for number, change in enumerate([*changes, {"about": None}, {"warnings": ["y"]}, {"warnings": []}]):
         folders.append(Path(shutil.copytree(run, tmp_path / f"{number}")))
         edit_signature(0, **change)(folders[-1])
     (run / "patients.csv").write_text("Ada")
     answers = asked([[folder] for folder in folders])
-    assert [code for code, _ in answers] == [0, 1, 1, 1, 1]
-    assert [accepted(folder) for folder in folders] == [True, False, False, False, False]
+    assert [code for code, _ in answers] == [0, *[1] * 6]
+    assert [accepted(folder) for folder in folders] == [True, *[False] * 6]
     assert "covers these files, whatever they say: patients.csv; as stated, not computed here: private" in answers[0][1]
 
 

@@ -24,8 +24,8 @@ def sign(
 ) -> int:
     """Sign a finished run with an Ed25519 key, after all checks of tacita statement.
 
-    The signature covers the ledger's last line, and so the model, the statement and every file. A run without
-    a guarantee is refused. Where the statement does not say who is responsible, whom to ask and what the model is for,
+    The signature covers the ledger's last line, and so the model, the statement and every file, and the warnings that
+    stand before the verdict on that day. A run without a guarantee is refused. Where the statement does not say who is responsible, whom to ask and what the model is for,
     you say it here: the signature covers it, and the sealed statement stays as it is.
     Make a key with: ssh-keygen -t ed25519 -f officer
 
@@ -47,7 +47,7 @@ def sign(
         raise TacitaError(not_to_be_signed(checked.verdict))
     given = {"responsible": responsible, "contact": contact, "purpose": purpose}
     about = {name: words for name, words in given.items() if words is not None}
-    sign_with = partial(sign_run, run, Path(key).read_bytes(), signer=signer, about=about)
+    sign_with = partial(sign_run, run, Path(key).read_bytes(), signer=signer, about=about, warnings=checked.verdict.warnings)
     try:
         new = sign_with()
     except TypeError:  # the key has a password
@@ -96,7 +96,8 @@ def verify(run: str, /, *, public_key: str, data: str | None = None, fingerprint
     _say_what_is_signed(run, checked)
     for one in found:
         given = "".join(f"; {name} (said by the signer): {words}" for name, words in one.given.items())
-        print(f"signed by {one.signer} on {one.date}{given}")
+        warned = f"; warned that: {'; '.join(one.warnings)}" if one.warnings else ""
+        print(f"signed by {one.signer} on {one.date}{given}{warned}")
     print(
         "verified: every file of the seal is what was signed, and the numbers of the guarantee follow from the ledger"
     )

@@ -143,7 +143,9 @@ class TokenEncoder:
                 return [], []
             ids += own
             targets += [turn.role == "assistant" or not self.mask_prompt] * len(own)
-        return [*ids, self._end], [*targets, True]
+        ids.append(self._end)
+        targets.append(True)
+        return ids, targets
 
     def _messages(self, record: TextRecord) -> tuple[list[int], list[bool]]:
         if self.chat is None or sum(len(turn.content) for turn in record.turns) > self.letters:

@@ -6,7 +6,7 @@ The seal shows changes unless somebody rewrites all files of a run; a signature 
 signer's public key from elsewhere. The format is that of docs/format.md.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -48,6 +48,7 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         signer: The name that the signer gave.
         date: The day, by the signer's clock.
         about: What the signer says where the statement does not: responsible, contact, purpose. Unset if nothing.
+        warnings: What stood before "private" when it was signed, in the statement or by then. Unset if nothing.
         signature: The signature, 64 bytes in hexadecimal digits.
     """
 
@@ -58,12 +59,15 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     signer: str
     date: Day
     about: Annotated[dict[Literal["responsible", "contact", "purpose"], str], Meta(min_length=1)] | UnsetType = UNSET
+    warnings: Annotated[tuple[str, ...], Meta(min_length=1)] | UnsetType = UNSET
     signature: Annotated[str, Meta(pattern=r"\A([0-9a-f]{128})?\Z")] = ""
 
     def __post_init__(self) -> None:
         one_line("signer", self.signer)
         for name, words in self.given.items():
             one_line(name, words)
+        for words in self.warnings or ():
+            one_line("warnings", words)
 
     @property
     def given(self) -> dict[str, str]:
@@ -84,6 +88,7 @@ def sign_run(
     signer: str,
     password: bytes | None = None,
     about: Mapping[str, str] | None = None,
+    warnings: Sequence[str] = (),
 ) -> Signature:
     """Sign the finished run in ``folder``; several people may. Who has signed already signs no second time.
 
@@ -94,6 +99,8 @@ def sign_run(
         password: The key's password, if it has one.
         about: Those of ``responsible``, ``contact`` and ``purpose`` that the statement does not say. The signature
             covers them; the sealed statement stays as it is.
+        warnings: What stands before "private" by now, beside what the statement itself warns of: other runs on the
+            same data, say. The signature covers it, so that nobody can say later that the signer was not told.
 
     Raises:
         TacitaError: The folder holds no finished run; something was changed; the verdict guarantees nothing; the
@@ -108,6 +115,7 @@ def sign_run(
     if others := sorted({*(about or {})} - {*TO_SIGN}):
         raise ValueError(f"about must hold {', '.join(TO_SIGN)}, got {', '.join(others)}.")
     _check_signable(run.fields, about or {})
+    warned = tuple(dict.fromkeys((*verdict(run.fields).warnings, *warnings)))
     private = _private_key(key, password)
     new = Signature(
         **_place(folder),
@@ -115,9 +123,10 @@ def sign_run(
         signer=signer,
         date=today(),
         about={name: about[name] for name in TO_SIGN if name in about} if about else UNSET,
+        warnings=warned or UNSET,
     )
     for one in already:
-        if (one.public_key, one.signer, one.given) == (new.public_key, new.signer, new.given):
+        if msgspec.structs.replace(one, date=new.date, signature="") == new:
             return one
     new = msgspec.structs.replace(new, signature=private.sign(new.signed()).hex())
     lines = [canonical(msgspec.to_builtins(one)) + b"\n" for one in (*already, new)]

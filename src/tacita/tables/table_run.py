@@ -11,6 +11,7 @@ from tacita._files import replace_durably
 from tacita.errors import ResumeError
 from tacita.random import Randomness
 from tacita.runs.folder import RunFolder
+from tacita.runs.run_facts import data_fingerprint, run_id
 from tacita.runs.run_lifecycle import RunLifecycle
 from tacita.runs.sealed_run import STATEMENT, TEXT
 from tacita.tables.models import check_model
@@ -72,7 +73,10 @@ def run_in_folder(
         else:
             bind_to_input(run, settings, source)
             run.record(settings.listed(unit))
-            work(TableTask(settings, source, plan, folder, ledger, run.randomness, say, progress))
+            key, name = settings.fingerprint_key, run_id(run.randomness)
+            fingerprint = None if key is None else data_fingerprint(key, name, settings.data)
+            task = TableTask(settings, source, plan, folder, ledger, run.randomness, say, progress, fingerprint)
+            work(task)
     run.finish()
     words = (folder.path / TEXT).read_bytes().decode()
     return TableRun(folder.path, words, json.loads((folder.path / STATEMENT).read_bytes()))

@@ -14,7 +14,6 @@ from tacita.ledger import Ledger, Statement, statement
 from tacita.ledger.run_sections import HOLD_SCORE
 from tacita.ledger.text_lines import names_in_words
 from tacita.runs import run_list
-from tacita.runs.run_facts import data_fingerprint
 from tacita.tables import rules
 from tacita.tables.encoding import Encoder
 from tacita.tables.features import NumberTarget
@@ -85,21 +84,20 @@ def make_statement(
     preprocessing: Preprocessing,
     score: Mapping[str, Any],
     files: Mapping[str, str],
+    fingerprint: str | None,
     run: Mapping[str, Any],
     dataset: Mapping[str, Any],
     selection: Selected | None = None,
     notes: Sequence[str] = (),
 ) -> Statement:
-    """Make the statement of a finished run; ``notes`` are caveats of its training."""
+    """Make the statement of a finished run; ``notes`` are caveats of its training, ``fingerprint`` is of its data."""
     encoder = preprocessing.encoder
     if_any = {
         "selection": None if selection is None else dict(selection.field),
         "chosen_among": settings.chosen_among,
         "dataset": dataset,
         "about": dict(settings.about) or None,
-        "data_fingerprint": None
-        if settings.fingerprint_key is None
-        else data_fingerprint(settings.fingerprint_key, run["id"], settings.data),
+        "data_fingerprint": fingerprint,
     }
     return statement(
         ledger,

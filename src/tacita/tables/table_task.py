@@ -72,6 +72,7 @@ class TableTask:
         folder: The run's folder.
         ledger: Pays for everything.
         randomness: The run's key.
+        fingerprint: That of the data for the statement, from before they are read; no reading survives a change.
         mechanism: The noise of the training, if somebody else calibrated it; the training then writes no checkpoints.
         notes: What the statement says about the training, once it is done.
     """
@@ -84,6 +85,7 @@ class TableTask:
     randomness: Randomness
     say: Say
     progress: bool
+    fingerprint: str | None = None
     mechanism: Mechanism | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -363,6 +365,7 @@ class TableTask:
                 preprocessing=preprocessing,
                 score=found,
                 files=files,
+                fingerprint=self.fingerprint,
                 selection=selection,
                 dataset=self.settings.listed(self.ledger.privacy_unit).stated(self.randomness),
                 run=run_facts(self.randomness),
