@@ -54,7 +54,7 @@ def test_the_data_are_named_by_a_fingerprint_that_its_key_opens(settings, table,
     command = ("verify", "run", "--public-key", "officer.pub", "--data", "table.csv", "--fingerprint-key", "data.key")
     done = tacita_command(*command)
     assert (done.code, "trained on table.csv" in done.out) == (0, True)
-    assert done.out.count("signed by Ada on 2023-11-14; warned that: 1 other run on the same data cost in addition") == 1
+    assert "signed by Ada on 2023-11-14; warned that: 1 other run on the same data cost in addition\n" in done.out
     table.write_text(table.read_text() + "1,2,red,p1,yes\n")
     assert tacita_command(*command).out.startswith("OTHER DATA")
     assert "go together" in tacita_command(*command[:-2]).err

@@ -25,8 +25,9 @@ def sign(
     """Sign a finished run with an Ed25519 key, after all checks of tacita statement.
 
     The signature covers the ledger's last line, and so the model, the statement and every file, and the warnings that
-    stand before the verdict on that day. A run without a guarantee is refused. Where the statement does not say who is responsible, whom to ask and what the model is for,
-    you say it here: the signature covers it, and the sealed statement stays as it is.
+    stand before the verdict on that day. A run without a guarantee is refused. Where the statement does not say who is
+    responsible, whom to ask and what the model is for, you say it here: the signature covers it, and the sealed
+    statement stays as it is.
     Make a key with: ssh-keygen -t ed25519 -f officer
 
     Example: tacita sign runs/adult --key officer --signer "Ada Moreau, privacy officer"
@@ -47,7 +48,8 @@ def sign(
         raise TacitaError(not_to_be_signed(checked.verdict))
     given = {"responsible": responsible, "contact": contact, "purpose": purpose}
     about = {name: words for name, words in given.items() if words is not None}
-    sign_with = partial(sign_run, run, Path(key).read_bytes(), signer=signer, about=about, warnings=checked.verdict.warnings)
+    told = {"signer": signer, "about": about, "warnings": checked.verdict.warnings}
+    sign_with = partial(sign_run, run, Path(key).read_bytes(), **told)
     try:
         new = sign_with()
     except TypeError:  # the key has a password

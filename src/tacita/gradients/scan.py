@@ -21,8 +21,6 @@ from tacita.gradients.functional import PER_SAMPLE, LossFn, ModuleTree, attribut
 from tacita.gradients.probe import FILLS, ROWS, draws, evaluating, jittered, row, row_repeated, select, synthetic, trial
 from tacita.gradients.processes import is_dtensor
 
-MIXERS = ("BatchNorm", "BatchRenorm", "InPlaceABN", "MinibatchDiscrimination", "MinibatchStd")  # in third-party names
-
 TYPES = "let records fit model and loss: numbers in float32, classes in int64, in the shapes and containers they read"
 OF_STRUCTURE = ("type (", "output type", "dtype", "shape", "size", "channels", "argument", "attribute", "indices must")
 
@@ -92,7 +90,7 @@ def check_modules(model: nn.Module) -> None:
 
 def refused(name: str, module: nn.Module) -> Refusal | None:
     """Return why one module mixes samples or remembers data in its present mode; ``None`` if it does not."""
-    checks = (_wrapper, _sharded, _lazy, _hooked, _complex, _batch_norm, _instance_norm, _known_mixer)
+    checks = (_wrapper, _sharded, _lazy, _hooked, _complex, _batch_norm, _instance_norm)
     return next(filter(None, (check(name, module) for check in checks)), None)
 
 
@@ -164,14 +162,6 @@ def _instance_norm(name: str, module: nn.Module) -> Refusal | None:
         return Refusal(
             name, f"({type(module).__name__}) remembers statistics of the data", "set track_running_stats=False"
         )
-    return None
-
-
-def _known_mixer(name: str, module: nn.Module) -> Refusal | None:
-    kind = type(module).__name__
-    known = any(word in kind for word in MIXERS) and "Frozen" not in kind and not isinstance(module, _BatchNorm)
-    if module.training and known:
-        return Refusal(name, f"({kind}) is known to mix samples", "replace it by GroupNorm, or put it in eval mode")
     return None
 
 
