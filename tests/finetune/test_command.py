@@ -191,8 +191,19 @@ def test_the_card_says_what_the_statement_says():
     }
     base = {"name": "gpt2", "sha256": {"model.safetensors": "ab12"}}
     fields |= {"model": "all weights", "base_model": base, "text_template": "none", "not_anonymised": CAVEATS}
+    fields |= {"sampler": "Poisson sampling, sample rate 0.02", "planned_queries": 250, "noise_multiplier": 0.75}
+    fields |= {"attack_accuracy": 0.91, "ledger_sha256": "cd34"}
+    score = {"measure": "loss", "value": 1.0, "interval": [0.5, 2.0], "how": "bought"}
+    fields["holdout_score"] = score | {"before": {"value": 3.0, "interval": [2.5, 3.5]}}
     words = card(fields, FinetuneSettings(**GIVEN), "gpt2")
     for part in (
+        "* Risk: An attacker ",
+        "at most 91",
+        "* Drawn by: Poisson sampling, sample rate 0.02.",
+        "* Planned steps: 250.",
+        "* Noise multiplier: 0.75.",
+        "before its seal: cd34.",
+        "e to the loss: 2.72 (1.64 to 7.39); of the base 20.09 (12.18 to 33.12).",  # outwards: e^0.5 = 1.6487
         "**private**: epsilon at most 7.25",
         "1e-06, add_or_remove_one, one letter",
         "* A caveat.",

@@ -375,7 +375,7 @@ def test_a_sealed_run_is_tidied_by_its_own_command_alone(place, monkeypatch):
     with pytest.raises(ValueError, match="MODEL must be a folder"):
         run("a")
     base("m", seed=1)
-    with pytest.raises(tacita.ResumeError, match="MODEL is another one now"):
+    with pytest.raises(tacita.ResumeError, match=r"MODEL is another one now \(model\.safetensors differs\)"):
         run("a")
     assert Path("a/private").is_dir()
 
@@ -487,7 +487,9 @@ def test_the_score_is_bought_on_texts_that_were_held_out(train, place):
         before, after = (scored_losses(model.eval(), batch).nanmean().item() for model in models)
     assert (score["before"]["value"], score["value"]) == pytest.approx((before, after), abs=0.02)
     card = next(Path("a").glob("*/README.md")).read_text()
-    assert f"Perplexity, e to the loss: {math.exp(score['value']):.4g}" in card
+    assert f"Perplexity, e to the loss: {math.exp(score['value']):.2f} (" in card
+    assert f"; of the base {math.exp(score['before']['value']):.2f} (" in card
+    assert f"{found.fields['ledger_sha256']}.\n" in card
     assert not check_run("a").faults
 
 
@@ -593,7 +595,7 @@ def test_a_run_goes_on_with_the_settings_that_it_began_with(changes, words, plac
 def test_another_base_at_resume_is_named(place, monkeypatch):
     killed_in(HeldOutScore, "fields", monkeypatch)
     base("m", seed=1)
-    with pytest.raises(tacita.ResumeError, match="MODEL is another one now"):
+    with pytest.raises(tacita.ResumeError, match=r"MODEL is another one now \(model\.safetensors differs\)"):
         run("a")
 
 

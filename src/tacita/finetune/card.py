@@ -5,10 +5,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from tacita.finetune.settings import FinetuneSettings
-from tacita.ledger.run_sections import data_in_words, guarantee_in_words, model_in_words, score_in_full
+from tacita.ledger.run_sections import (
+    LEDGER_HASH,
+    data_in_words,
+    guarantee_in_words,
+    model_in_words,
+    risk_in_words,
+    score_in_full,
+)
+from tacita.ledger.text_lines import in_words
 from tacita.ledger.verdict import verdict
 
 SCORED = "loss in nats a token"
+TRAINED = {  # fields of the statement -> what they are called
+    "sampler": "Drawn by",
+    "planned_queries": "Planned steps",
+    "noise_multiplier": "Noise multiplier",
+    "ledger_sha256": LEDGER_HASH,
+}
 CAVEATS = (
     "What the base model was trained on is not covered.",
     "Prompts that are typed into the model are not covered: what is typed in comes out.",
@@ -45,10 +59,12 @@ def card(fields: Mapping[str, Any], settings: FinetuneSettings, base: str) -> st
         *([f"**{headline}**", ""] if headline else []),
         f"**{weighed.in_words()}**: {guarantee_in_words(fields, weighed)}.",
         "",
+        f"* Risk: {risk_in_words(fields, weighed)}",
         f"* Model: {model_in_words(fields)}.",
         f"* Data: {data_in_words(fields)}",
         f"* Trained: {settings.epochs:g} passes in expectation, clipping threshold {settings.max_grad_norm:g}, "
         f"{settings.max_tokens} tokens a record.",
+        *(f"* {title}: {in_words(fields[name])}." for name, title in TRAINED.items() if fields.get(name) is not None),
         *(f"* {str(name).capitalize().replace('_', ' ')}: {value}" for name, value in dict(said or {}).items()),
         f"* Score: {'none was bought.' if score is None else score_in_full(score)}{_perplexity(score)}",
         "",
@@ -65,5 +81,12 @@ def card(fields: Mapping[str, Any], settings: FinetuneSettings, base: str) -> st
 
 
 def _perplexity(score: Mapping[str, Any] | None) -> str:
-    value = None if score is None else score["value"]
-    return "" if value is None else f" Perplexity, e to the loss: {math.exp(value):.4g}."
+    if score is None or score["value"] is None:
+        return ""
+    return f" Perplexity, e to the loss: {_e_to(score)}; of the base {_e_to(score['before'])}."
+
+
+def _e_to(loss: Mapping[str, Any]) -> str:
+    """Return e to a loss and to both ends of its interval, which are rounded outwards."""
+    low, high = (math.exp(end) for end in loss["interval"])
+    return f"{math.exp(loss['value']):.2f} ({math.floor(100 * low) / 100:.2f} to {math.ceil(100 * high) / 100:.2f})"

@@ -177,7 +177,9 @@ class Prepared:
             option = f"--{name.replace('_', '-')}"
             words = f"{option} was {first.get(name, 'not given')} and is {now.get(name, 'not given')} now"
             if name == "base_sha256":
-                words = "MODEL is another one now"
+                was, found = first.get(name, {}), now[name]
+                file = next(file for file in sorted({*was, *found}) if was.get(file) != found.get(file))
+                words = f"MODEL is another one now ({file} differs)"
             raise ResumeError(
                 f"{words}, and the folder of --output holds an unfinished run: repeat the settings that it began "
                 "with, or choose another folder."
