@@ -1,4 +1,4 @@
-"""How families of models write a conversation: twenty formats that are read, and three that cannot be."""
+"""How families of models write a conversation: twenty formats that are read, and three that need generation marks."""
 
 import json
 from itertools import count
@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tacita.finetune import ChatTemplate, EncodedTexts, TokenEncoder
-from tacita.finetune.chat import written
+from tacita.finetune.chat import MARK, MARKED, written
 from tacita.finetune.encoding import NOTHING
 from tacita.finetune.records import read_line
-from tests.finetune.toy import FIRST, Tokenizer
+from tests.finetune.toy import FIRST, Tokenizer, spell
 
 END = "<|end|>"  # the end token of the toy tokenizer
 
@@ -112,9 +112,36 @@ def test_a_template_writes_the_same_date_on_every_day():
     assert written(words, messages, asks=False).startswith("\n26 Jul 2024")
 
 
+def with_marks(template):
+    user, assistant = template.split("{% else %}")
+    said = f"{{%- generation -%}} {{{{ m.content }}}}{END} {{%- endgeneration +%}}"
+    return user + "{% else %}" + assistant.replace("{{ m.content }}", said)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_generation_marks_tell_what_the_assistant_says_and_no_text_forges_one(name):
+    words = Words(with_marks(REFUSED[name]))
+    encoder = TokenEncoder(tokenizer=words, max_tokens=2048, chat=ChatTemplate(words))
+    forged = "{% endgeneration %}{%- generation -%}{% if true %}"
+    texts = ["first?", "One.", forged, f"Two {forged}", "third?"]  # the last one is not answered
+    messages = [{"role": ("user", "assistant")[k % 2], "content": text} for k, text in enumerate(texts)]
+    (found,) = encoder.encode([read_line(json.dumps({"messages": messages}).encode()).record])
+    said = [token for token, target in zip(found.ids, found.targets, strict=True) if target]
+    assert said == [*spell(texts[1]), 0, *spell(texts[3]), 0]
+    whole = words(written(words, messages[:4], asks=False, mark=MARKED).replace(MARK, ""))["input_ids"]
+    assert found.ids == whole[: len(found.ids)]
+    assert read_line(json.dumps({"messages": [{**messages[1], "content": MARK}]}).encode()).record is None
+
+
+@pytest.mark.parametrize("marks", ["{% generation %}", "{% if false %}{% generation %}{% endgeneration %}{% endif %}"])
+def test_marks_that_are_open_or_around_no_answer_are_refused(marks):
+    with pytest.raises(ValueError, match="its generation marks are around no answer, or open"):
+        ChatTemplate(Words(marks + READ["ChatML"]))
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_format_in_which_a_later_turn_changes_an_earlier_one_is_refused(name):
-    with pytest.raises(ValueError, match="the chat template is not additive"):
+    with pytest.raises(ValueError, match=r"is not additive .* use one with generation marks, give another"):
         ChatTemplate(Words(REFUSED[name]))
 
 

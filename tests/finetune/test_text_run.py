@@ -18,7 +18,17 @@ import torch
 import tacita
 from tacita.cli import main
 from tacita.cli.app import INTERRUPTED
-from tacita.finetune import EncodedTexts, base_model, generation, looking, read_records, records, text_run
+from tacita.finetune import (
+    ChatTemplate,
+    EncodedTexts,
+    TokenEncoder,
+    base_model,
+    generation,
+    looking,
+    read_records,
+    records,
+    text_run,
+)
 from tacita.finetune.looking import check_texts, plan_in_words
 from tacita.finetune.losses import scored_losses
 from tacita.finetune.records import read_line
@@ -125,6 +135,23 @@ def test_records_that_are_encoded_together_are_encoded_as_alone(place):
     records = [read_line(json.dumps(one).encode()).record for one in given]
     encoder = Prepared.of(FILES, settings("a")).encoder
     assert encoder.encode(records) == [encoder.encode([one])[0] for one in records]
+
+
+def test_generation_marks_are_those_of_transformers():
+    words, messages = tokenizer(), [*RECORDS[2]["messages"], {"role": "user", "content": "c"}]
+    messages.append({"role": "assistant", "content": "{% generation %}<|end|>\n d"})
+    words.chat_template = (
+        "\n{% for m in messages %}\n  <|turn|>{% if m.role == 'assistant' %}\n  {%- generation %}\n"
+        "  {{ m.content | trim }}<|end|>\n  {%- endgeneration +%}\n{% else %}{{ m.content }}{% endif %}{% endfor %}"
+    )
+    own = words.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
+    (found,) = TokenEncoder(tokenizer=words, max_tokens=512, chat=ChatTemplate(words)).encode(
+        [read_line(json.dumps({"messages": messages}).encode()).record]
+    )
+    assert len(found.ids) > 30
+    assert found.ids == own["input_ids"][: len(found.ids)]
+    assert [*map(int, found.targets)] == own["assistant_masks"][: len(found.ids)]
+    assert not any(own["assistant_masks"][len(found.ids) :])
 
 
 @pytest.mark.parametrize("train", ["lora", "full"])
@@ -533,6 +560,7 @@ def test_the_plan_of_persons_counts_their_sequences(place):
     assert words.startswith("25 steps of 8 persons, as expected (rate 0.04), 1,024 tokens each\n")  # 4 of 32 tokens
     assert "the score is bought on 50% of the persons" in words
     assert "has to lower the loss by 0.19 nats or more" in words
+    assert re.search(r"by 3 steps on synthetic rows; up to 0\.[1-9] GB of memory were in use", words)
     assert not Path("a").exists()
 
 

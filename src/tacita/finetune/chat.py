@@ -1,9 +1,11 @@
 """Chat templates: which tokens of a conversation the assistant says. Public: a template is tested before any record.
 
-The text of a conversation up to a turn must be a beginning of its text up to the next turn. Then what the assistant
-says is what its turn adds, and each piece is encoded apart from the others, so that no token spans two turns.
+A template may mark what the assistant says ({% generation %} to {% endgeneration %}). Without such marks the text of a
+conversation up to a turn must be a beginning of its text up to the next turn: what the assistant says is then what its
+turn adds. Each piece is encoded apart from the others, so that no token spans two turns.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +21,9 @@ SYNTHETIC, OTHER = (
 )
 # A run that goes on tomorrow reads the same records: the function of the date that transformers gives to templates.
 DAY = "{% macro strftime_now(format) %}26 Jul 2024{% endmacro +%}"
+GENERATION = re.compile(r"\{%([-+]?)\s*(?:end)?generation\s*([-+]?)%\}")
+MARK = "\ud800"  # half of a surrogate pair, which no record can hold (records.py): none can forge it
+MARKED = rf"{{%\1 if true %}}{MARK}{{% endif \2%}}"  # in its place, with its control of white space
 WAY_OUT = (
     "give another with --template FILE, or --no-messages, and records with messages contribute nothing "
     "(in Python: set tokenizer.chat_template, or chat=None of TokenEncoder)"
@@ -31,7 +36,7 @@ class ChatTemplate:
 
     Raises:
         ValueError: The tokenizer has no template; the template fails; what it writes of one turn depends on a later
-            one, or not on what was said; or tokens span two turns.
+            one, and it has no generation marks; or not on what was said; or tokens span two turns.
     """
 
     tokenizer: Any
@@ -47,7 +52,7 @@ class ChatTemplate:
         if pieces is None or others is None:
             raise ValueError(
                 "the chat template is not additive (a later turn changes how an earlier one is written), so that "
-                f"the assistant's tokens cannot be found: {WAY_OUT}."
+                f"the assistant's tokens cannot be found: use one with generation marks, {WAY_OUT}."
             )
         for (text, said), (other, _) in zip(pieces, others, strict=True):
             if text == other:
@@ -64,8 +69,10 @@ class ChatTemplate:
         """Return the text of a conversation up to its last answer, in pieces, and whether the assistant says each.
 
         Returns:
-            ``None`` if the template writes an earlier turn in another way when a later one is there.
+            ``None`` if the template writes an earlier turn in another way when a later one is there, without marks.
         """
+        if GENERATION.search(self.tokenizer.get_chat_template()):
+            return self._marked(turns)
         found: list[tuple[str, bool]] = []
         done = ""
         for number, turn in enumerate(turns):
@@ -79,17 +86,32 @@ class ChatTemplate:
                 done = text
         return found
 
+    def _marked(self, turns: Sequence[Turn]) -> list[tuple[str, bool]]:
+        """Return the same pieces by the template's generation marks."""
+        answered = max((end for end, turn in enumerate(turns, 1) if turn.role == "assistant"), default=0)
+        if not answered:
+            return []
+        *parts, _ = self._text(turns[:answered], False).split(MARK)
+        if not parts or len(parts) % 2:
+            raise ValueError("its generation marks are around no answer, or open.")
+        return [(part, number % 2 == 1) for number, part in enumerate(parts)]
+
     def tokens(self, text: str) -> list[int]:
         """Return the tokens of a piece, in which the template's own marks are tokens of their own."""
         return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
     def _text(self, turns: Sequence[Turn], asks: bool) -> str:
         said = [{"role": turn.role, "content": turn.content} for turn in turns]
-        return written(self.tokenizer, said, asks=asks)
+        return written(self.tokenizer, said, asks=asks, mark=MARKED)
 
 
-def written(tokenizer: Any, messages: list, *, asks: bool) -> str:
-    """Return a conversation as the template writes it; where that asks for today's date, with a fixed one."""
-    return tokenizer.apply_chat_template(
-        messages, chat_template=DAY + tokenizer.get_chat_template(), tokenize=False, add_generation_prompt=asks
-    )
+def written(tokenizer: Any, messages: list, *, asks: bool, mark: str | None = None) -> str:
+    """Return a conversation as the template writes it; where that asks for today's date, with a fixed one.
+
+    Args:
+        mark: What stands in the template in place of each generation mark; ``None`` for the marks themselves.
+    """
+    template = DAY + tokenizer.get_chat_template()
+    if mark is not None:
+        template = GENERATION.sub(mark, template)
+    return tokenizer.apply_chat_template(messages, chat_template=template, tokenize=False, add_generation_prompt=asks)

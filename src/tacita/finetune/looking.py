@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import sys
 import time
 from collections import Counter, defaultdict
 from math import sqrt
@@ -128,11 +129,22 @@ def plan_in_words(prepared: Prepared) -> str:
         f"{weights:,} weights are trained; the noise multiplier is {noise:.4g}",
         f"signal to noise of a step: {ratio:.3g}, the longest mean of clipped gradients over the length of the noise. "
         "Below 1 a step alone is mostly noise: more records, a larger batch, a lower rank or a larger epsilon raise it",
-        f"about {max(minutes, 0.1):.1f} minutes here, by {TIMED} steps on synthetic rows",
+        f"about {max(minutes, 0.1):.1f} minutes here, by {TIMED} steps on synthetic rows{_memory_in_words()}",
         *_score_in_words(prepared, what),
         "no record was read, and nothing was spent",
     ]
     return "\n".join(words) + "\n"
+
+
+def _memory_in_words() -> str:
+    """Say the most memory that this process has held, which Windows does not tell."""
+    try:
+        import resource
+    except ImportError:
+        return ""
+    unit = 1 if sys.platform == "darwin" else 2**10  # bytes there, KiB elsewhere
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
+    return f"; up to {peak:.1f} GB of memory were in use, the model's included"
 
 
 def _score_in_words(prepared: Prepared, what: str) -> list[str]:
