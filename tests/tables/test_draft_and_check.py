@@ -109,3 +109,18 @@ def test_bytes_that_are_no_text_are_found(csv_file):
     path = csv_file(b"a,b\n1,x\n2,y\0\n3,z\xe9\n4,x\n")
     report = str(check(read_table(path), Schema()))
     assert "b: 2 cells hold zero bytes, or bytes that are not utf-8: give --encoding (latin-1, say)" in report
+
+
+@pytest.mark.parametrize("declared", ["", "classes = ['öui', 'nön']"])
+def test_labels_in_another_encoding_are_found(csv_file, declared):
+    path = csv_file("x,y\n1,öui\n2,nön\n".encode("latin-1"))
+    report = str(check(read_table(path), Schema.loads(f"[target]\ncolumn = 'y'\n{declared}")))
+    assert "y: 2 cells hold zero bytes, or bytes that are not utf-8: give --encoding (latin-1, say)" in report
+
+
+@pytest.mark.parametrize("declared", ["", "[columns.x]\nkind = 'number'\nlower = 0\nupper = 400\n"])
+@pytest.mark.parametrize("task", ["regression", "classification"])
+def test_zero_bytes_in_a_quarter_of_the_numbers_are_found(table_of, declared, task):
+    lines = [f"{i}{chr(0) * (i % 4 == 0)},{i % 2}{chr(0) * (i % 4 == 1)}" for i in range(400)]
+    report = str(check(table_of("x,y", *lines), Schema.loads(f"{declared}[target]\ncolumn = 'y'\ntask = '{task}'")))
+    assert report.count("100 cells hold zero bytes") == 2

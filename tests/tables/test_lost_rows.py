@@ -49,6 +49,16 @@ PARTLY = {
     "one class misspelt": (ROWS, {"classes": ("no", "Yes")}, "rows have none of the classes as given (no, Yes)"),
     "line breaks in quotes": (broken(ROWS), {}, WIDTH),
     "latin-1": ([row.replace("red", "r\xe9d") for row in ROWS], {}, "bytes that are not utf-8, in columns kind"),
+    "latin-1 labels": (
+        [row.replace("no", "n\xf6n") for row in ROWS],
+        {"classes": ("n\xf6n", "yes")},
+        "check their spelling, and give --encoding if the file is not utf-8",
+    ),
+    "zero bytes in targets": (
+        [row.rsplit(",", 1)[0] + f",{i}.5{chr(0) * (i % 4 == 0)}" for i, row in enumerate(ROWS)],
+        {"task": "regression"},
+        "zero bytes and a wrong --encoding make texts of numbers, too. tacita check shows them",
+    ),
     "zero bytes": ([row.replace("red", "r\0d") for row in ROWS], {}, "texts hold zero bytes"),
 }
 

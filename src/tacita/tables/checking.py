@@ -128,6 +128,8 @@ def _target(table: Table, schema: Schema) -> Iterator[Finding]:
     if target is None:
         return
     column = table.column(target.column)
+    if not isinstance(column, ArrayColumn):
+        yield from garbled(target.column, table, schema)
     problem = "rows without a usable target: they count for nothing"
     if target.classes is not None:
         codes, texts = column.texts()

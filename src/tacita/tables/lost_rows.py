@@ -110,10 +110,13 @@ def _lost(preprocessing: Preprocessing, source: TableSource) -> list[str]:
     if kinds.other > sure and not _texts_are_labels(preprocessing, source):
         if target.classes is None:
             what = f"a text in column {target.column!r}, where a regression needs a number"
-            way = "give --task classification, or --decimal for numbers with a comma"
+            way = (
+                "give --task classification, or --decimal for numbers with a comma; zero bytes and a wrong --encoding "
+                f"make texts of numbers, too. {SHOWN}"
+            )
         else:
             what = f"none of the classes as given ({names_in_words(target.classes)}) in column {target.column!r}"
-            way = "check their spelling"
+            way = f"check their spelling, and give --encoding if the file is not {source.schema.reading.encoding}"
         words.append(f"about {kinds.other:,.0f} rows have {what}, and contribute nothing: {way}")
     if kinds.unreadable > sure:
         what, why = _unreadable(source)
