@@ -22,6 +22,20 @@ class RunFolder:
         private: Where the private files are: ``private/`` in the folder. A run that publishes nothing writes all its
             files there.
         ledger: The file of the ledger: in the folder, unless the caller keeps the ledger.
+
+    Raises:
+        FileExistsError, NotADirectoryError: From a method that makes folders, if a part of ``path`` is a file.
+
+    Example:
+        >>> import tempfile
+        >>> place = tempfile.TemporaryDirectory()
+        >>> folder = RunFolder(f"{place.name}/run")
+        >>> folder.create()
+        >>> folder.private.name, folder.empty, folder.unfinished
+        ('private', True, False)
+        >>> folder.finish(); folder.path.exists()
+        False
+        >>> place.cleanup()
     """
 
     def __init__(self, path: str | Path, *, private: Path | None = None, ledger: Path | None = None) -> None:

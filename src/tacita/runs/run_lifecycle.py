@@ -34,6 +34,20 @@ class RunLifecycle:
         randomness: The run's own: a new key, or that of the run which was found.
         resumed: Whether an earlier process started the run, and ``randomness`` is its key.
         sealed: Whether an earlier process did all but remove the private files. Its key may be gone already.
+
+    Raises:
+        ResumeError: From its methods: the folder holds something else, or the inputs are not those of the run.
+
+    Example:
+        >>> import tempfile
+        >>> place = tempfile.TemporaryDirectory()
+        >>> folder = RunFolder(f"{place.name}/run")
+        >>> run = RunLifecycle.start(folder)
+        >>> tag = run.bind([b"settings", b"data"])
+        >>> again = RunLifecycle.start(folder)  # the process was killed, and the call is repeated
+        >>> again.resumed, again.bind([b"settings", b"data"]) == tag
+        (True, True)
+        >>> again.finish(); place.cleanup()
     """
 
     def __init__(
