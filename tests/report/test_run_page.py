@@ -9,7 +9,9 @@ import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -18,11 +20,13 @@ from tacita.ledger import Ledger
 from tacita.ledger.statement import main_session
 from tacita.ledger.text_lines import rounded_up
 from tacita.random import Randomness
-from tacita.report.run_charts import charts_of, score_charts
+from tacita.report.run_charts import LONGEST_WORDS, MOST_SHAPES, charts_of, score_charts, shape_charts
 from tacita.report.run_numbers import RATES, RunNumbers
 from tacita.report.run_page import WITHHELD, report_page
 from tacita.tables import train_table
+from tacita.tables.editing import edit_run
 from tacita.tables.run_audit import UNREADABLE, RunAudit
+from tacita.tables.shapes import in_json, lowest_and_highest, units
 from tests.report.browser import CHROMIUM, accessibility, axe_script, height_of_first_page, lost_in_print, opened
 
 pytest.importorskip("matplotlib")
@@ -132,9 +136,9 @@ def test_ids_are_unique_and_references_lead_somewhere(text):
 
 
 def test_every_chart_has_words_tooltips_and_a_table(runs, text):
-    page, charts = Page(text), [chart for run in runs for chart in charts_of(run)]
+    page, charts = Page(text), [chart for run in runs for chart in (*charts_of(run), *shape_charts(run.model))]
     assert len(page.of("figure")) == len(charts) + 1  # and the comparison of scores
-    assert len(page.of("table")) == len(charts) + 2
+    assert len(page.of("table")) == len(charts) + 2 + len(runs)  # and the importances
     pictures = [one for one in page.of("div") if one.get("role") == "img"]
     assert all(one["aria-label"] for one in pictures)
     assert len(pictures) == len(page.of("figure")) == len(page.of("svg"))
@@ -145,6 +149,68 @@ def test_every_chart_has_words_tooltips_and_a_table(runs, text):
     headings = [int(tag[1]) for tag, _ in page.tags if re.fullmatch("h[1-6]", tag)]
     assert headings.count(1) == 1
     assert all(after <= before + 1 for before, after in itertools.pairwise(headings))
+
+
+def test_the_page_says_what_the_model_says(runs, text):
+    """The numbers of ``tacita explain``: an importance for every column, and a bar and a line for every cell."""
+    assert Page(text).text.count("There are no bands of noise: a shape has the privacy noise in it.") == len(runs)
+    for run in runs:
+        model, charts = run.model, shape_charts(run.model)
+        shown = Page(report_page([run])).text
+        said = shown[shown.index("What the model says") : shown.index("Bought from the data")]
+        assert units(model.encoder) in said
+        for shape in model.shapes():
+            assert f"{shape.column} {shape.importance:.3g} {lowest_and_highest(shape, 0.0)[:3]}" in said
+        assert [chart.title for chart in charts] == [f"Shape of {shape.column}" for shape in model.shapes()][
+            :MOST_SHAPES
+        ]
+        for chart, shape in zip(charts, model.shapes(), strict=False):
+            assert [row[:2] for row in chart.rows] == [
+                (cell, f"{own[0]:+.3g}") for cell, own in zip(shape.cells, shape.values, strict=True)
+            ]
+            assert len(re.findall('class="tip"', chart.svg)) == len(chart.rows)
+
+
+def test_an_edited_run_shows_its_shapes_as_edited(folder, tmp_path):
+    before = RunNumbers.of(folder / "second")
+    shape = before.model.shapes()[0]
+    written = json.loads(in_json(shape))
+    for cell in written["cells"]:
+        cell["values"] = [7 * value for value in cell["values"]]
+    edit_run(folder / "second", tmp_path / "edited", {shape.column: json.dumps(written).encode()}, who="A", reason="b")
+    run = RunNumbers.of(tmp_path / "edited")
+    (chart,) = [one for one in shape_charts(run.model) if one.title == f"Shape of {shape.column}"]
+    for row, cell in zip(chart.rows, written["cells"], strict=True):
+        assert float(row[1]) == pytest.approx(cell["values"][0], rel=0.01)
+    said = Page(report_page([run])).text.split("What the model says")[1]
+    assert f"{shape.column} {7 * shape.importance:.3g}" in said
+    assert run.model.statement["headline"] in said
+
+
+def test_a_run_without_shapes_has_no_such_section(folder, settings, table, tmp_path):
+    train_table(settings(model="mlp", width=2))
+    assert RunNumbers.of("run").model is None
+    copy = Path(shutil.copytree(folder / "second", tmp_path / "changed"))
+    (copy / "model.safetensors").write_bytes(b"")
+    assert RunNumbers.of(copy).model is None
+    for run in (RunNumbers.of("run"), RunNumbers.of(copy)):
+        assert "What the model says" not in report_page([run])
+
+
+def test_cells_with_hostile_words_are_drawn_and_escaped(runs):
+    """A dollar starts no formula, and a class or a cell becomes no markup; three classes have a bar each."""
+    model = runs[0].model
+    cells = ("$5 & $6", HOSTILE, "x\ny", "a" * 90, "\u6570")
+    shape = msgspec.structs.replace(
+        model.shapes()[0], cells=cells, rows=(1e9, 0.0, 1e9, 1e9, 1e9), values=((1.0, 0.5, -1.0),) * 5
+    )
+    encoder = SimpleNamespace(classes=("$", HOSTILE, "c"))
+    odd = SimpleNamespace(encoder=encoder, preprocessing=model.preprocessing, shapes=lambda: (shape,))
+    (chart,) = shape_charts(odd)
+    assert HOSTILE not in chart.svg
+    assert len(re.findall('class="tip"', chart.svg)) == 3 * len(cells)
+    assert [row[0] for row in chart.rows][2:4] == ["x y", f"{'a' * (LONGEST_WORDS - 1)}…"]
+    assert "Pale: a cell of few rows" in chart.says
 
 
 def test_curves_are_bounds_that_fit_the_guarantee(runs):
@@ -496,6 +562,7 @@ def test_a_federation_has_clients_and_rounds(tmp_path):
         assert "Data: 7 clients (public)" in " ".join(run.text.split())
         shown = Page(report_page([run])).text.split("The whole statement")[0]
         assert "Clients 7 clients (public)" in shown
+        assert "What the model says" not in shown
         assert not re.search(r"\b(Columns|steps?|rows|records?)\b", shown.replace("with several rows is", ""))
     steps = replace(run, by_steps=[(1, 1.0), (6, 2.0)])
     (chart,) = [one for one in charts_of(steps) if one.header[0] == "rounds"]

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 WIDTH = 12  # of the first column of ``show``
 LEGEND = "column, importance (root mean square over the rows), lowest and highest value:"
-SOURCE = "from releases alone, at no cost; a date is a number of days since 1970-01-01"
 FLAG = Parameter(negative=())
 
 
@@ -99,7 +98,7 @@ def explain_run(
         output: Write that JSON to this file. tacita edit reads the file of a column.
         trust_code: Allow code that the run names as its model to be imported and called.
     """
-    from tacita.tables.shapes import in_json, largest_terms, least_rows, shape_in_words, units
+    from tacita.tables.shapes import SOURCE, in_json, largest_terms, least_rows, shape_in_words, units
     from tacita.tables.table_model import load
 
     check_file("output", output)

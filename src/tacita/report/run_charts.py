@@ -1,7 +1,9 @@
 """The charts of a run's page, as SVG that stands in the page itself: colours follow the page, points have tooltips."""
 
 import io
+import math
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -13,9 +15,12 @@ from tacita.accounting.gaussian import gaussian_mu
 from tacita.ledger.text_lines import percent_up, rounded_up
 from tacita.report.run_numbers import DELTAS, RATES, RunNumbers
 from tacita.report.style import PALETTE, new_figure, plain_log, styled
+from tacita.tables import TableModel
+from tacita.tables.shapes import Shape, least_rows
 
 TEXT, LINES = "#010203", "#040506"  # stand for colours of the page, which CSS knows
 SIZE = (5.2, 3.3)
+MOST_SHAPES, MOST_LABELS, LONGEST_WORDS = 6, 12, 25  # shapes that are drawn, their labels, and characters of a label
 
 
 @dataclass(frozen=True)
@@ -191,6 +196,63 @@ def _ends(score: dict[str, Any]) -> str:
     return "exact" if low is None else f"{low:g} to {high:g}"
 
 
+def shape_charts(model: TableModel) -> list[RunChart]:
+    """Return the shapes of the columns that decide most in a linear or additive model, the largest first."""
+    classes, least = model.encoder.classes, least_rows(model.preprocessing.survey)
+    outputs = classes if len(classes) > 2 else ("value",)
+    return [_shape_chart(shape, outputs, least) for shape in model.shapes()[:MOST_SHAPES] if shape.importance > 0]
+
+
+def _shape_chart(shape: Shape, outputs: Sequence[str], least: float) -> RunChart:
+    cells, values = [_short(cell) for cell in shape.cells], np.array(shape.values)
+    pale = [shape.bought and rows < least for rows in shape.rows]
+    drawn = list(zip(outputs, PALETTE, values.T, strict=False))
+
+    def draw(axes: Any) -> None:
+        places, width = np.arange(len(cells)), 0.85 / len(drawn)
+        axes.axhline(0, color=LINES, linewidth=0.8)
+        for number, (output, color, heights) in enumerate(drawn):
+            own = places + (number - (len(drawn) - 1) / 2) * width
+            bars = axes.bar(own, heights, width, color=color, label=_no_formula(output))
+            for bar, cell, value, faint in zip(bars, cells, heights, pale, strict=True):
+                bar.set(gid=_tip(axes, f"{cell}: {output} {value:+.3g}"), alpha=0.35 if faint else None)
+        named = places[:: -math.ceil(len(cells) / MOST_LABELS)]  # from the end, where missing cells are
+        axes.set_xticks(named, [_no_formula(cells[i]) for i in named], rotation=35, ha="right", fontsize=8)
+        axes.set(ylabel="value less the mean")
+        axes.grid(axis="x", visible=False)
+        if len(drawn) > 1:
+            for patch in axes.legend(loc="upper left", bbox_to_anchor=(1, 1)).legend_handles:
+                patch.set_alpha(None)  # the first bar may be pale
+
+    says = "A bar for each cell: its value less the mean of all rows."
+    if len(drawn) < len(outputs):
+        says += f" Of {len(outputs)} classes the first {len(drawn)} are drawn."
+    if any(pale):
+        says += " Pale: a cell of few rows, which may well be empty."
+    rows = tuple(
+        (cell, *(f"{value:+.3g}" for value in own), f"{count:,.0f}" if shape.bought else "-")
+        for cell, own, count in zip(cells, shape.values, shape.rows, strict=True)
+    )
+    header = ("cell", *map(_short, outputs), "rows, about")
+    return RunChart(f"Shape of {_short(shape.column)}", says, _svg(draw), header, rows)
+
+
+def _short(words: str) -> str:
+    """Return words of a table in one line that fits beside a picture.
+
+    Example:
+        >>> _short("Bachelor\\nof something that is very long")
+        'Bachelor of something th…'
+    """
+    words = " ".join(words.split())
+    return words if len(words) <= LONGEST_WORDS else f"{words[: LONGEST_WORDS - 1]}…"
+
+
+def _no_formula(words: str) -> str:
+    """Return words in which matplotlib takes no dollar for the start of a formula."""
+    return words.replace("$", r"\$")
+
+
 def with_own_ids(svg: str, name: str) -> str:
     """Return the picture with ``name`` in front of all its ids, so that a page may hold several.
 
@@ -231,7 +293,9 @@ def _svg(draw: Callable[[Any], None], height: float = SIZE[1]) -> str:
 
     colors: Any = {name: TEXT for name in ("text.color", "axes.labelcolor", "xtick.color", "ytick.color")}
     colors |= {"axes.edgecolor": LINES, "grid.color": LINES}
-    with mpl.rc_context({**colors, "svg.fonttype": "path", "svg.hashsalt": "tacita", "grid.alpha": 0.25}):
+    settings = {**colors, "svg.fonttype": "path", "svg.hashsalt": "tacita", "grid.alpha": 0.25}
+    # A letter that the font lacks is drawn as a box; the table beside the picture has it.
+    with mpl.rc_context(settings), warnings.catch_warnings(action="ignore", category=UserWarning):
         figure, axes = new_figure(size=(SIZE[0], height))
         draw(axes)
         buffer = io.StringIO()

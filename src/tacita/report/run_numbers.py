@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from tacita.accounting import PrivacyCurve, Spend, epsilon
 from tacita.accounting.curve import LARGEST_EPSILON
-from tacita.errors import LedgerError, UnsupportedEventError
+from tacita.errors import LedgerError, TacitaError, UnsupportedEventError
 from tacita.ledger import Ledger
 from tacita.ledger.sections import PUBLIC_LOSSES
 from tacita.ledger.statement import main_session
@@ -20,7 +21,7 @@ from tacita.ledger.verdict import Verdict
 from tacita.report.one_run import allowed
 from tacita.runs.edits import LEDGER
 from tacita.runs.sealed_run import SealedRun
-from tacita.tables import check_run
+from tacita.tables import TableModel, check_run, load
 from tacita.tables.run_audit import RunAudit
 from tacita.tables.run_verdict import run_verdict
 
@@ -46,6 +47,7 @@ class RunNumbers:
         audit: The audit that lies beside the run; ``None`` if there is none.
         curve: Delta of the plan at every epsilon; ``None`` if the ledger cannot be read.
         notes: What a reader should know that is no fault.
+        model: The linear or additive model of a table's run, as edited; ``None`` for every other run.
     """
 
     folder: Path
@@ -58,6 +60,7 @@ class RunNumbers:
     audit: RunAudit | None = None
     curve: PrivacyCurve | None = None
     notes: tuple[str, ...] = ()
+    model: TableModel | None = None
 
     @classmethod
     def of(cls, folder: str | Path) -> "RunNumbers":
@@ -78,7 +81,8 @@ class RunNumbers:
         except (LedgerError, LookupError, TypeError, ValueError):  # it was changed, and ``faults`` says so
             curves, whole = (none, none, {}), None
         audit = RunAudit.beside(Path(folder), fields)
-        return cls(Path(folder), fields, checked.text, checked.faults, *curves, audit, whole, checked.notes)
+        model = None if checked.faults else _model(folder)
+        return cls(Path(folder), fields, checked.text, checked.faults, *curves, audit, whole, checked.notes, model)
 
     @property
     def clients(self) -> bool:
@@ -110,6 +114,15 @@ class RunNumbers:
             epsilons = np.linspace(0.0, max(value for _, value in self.by_delta), EPSILONS)
             limits.append(self.curve.true_positives(rates, np.minimum(epsilons, LARGEST_EPSILON)))
         return np.min([np.ones_like(rates), *limits], axis=0)
+
+
+def _model(folder: str | Path) -> TableModel | None:
+    """Return the model of a table's run if it has shapes. A model that is code is not loaded."""
+    try:
+        found = load(folder)
+    except TacitaError:  # another kind of run, or a model that is code
+        return None
+    return found if isinstance(found.model, nn.Linear) else None
 
 
 def _by_delta(ledger: Ledger, delta: float) -> Points:

@@ -24,9 +24,10 @@ from tacita.ledger.sections import NEIGHBOURS
 from tacita.ledger.text_lines import names_in_words
 from tacita.ledger.verdict import verdict
 from tacita.report.html_page import bullets, facts, page, table
-from tacita.report.run_charts import RunChart, charts_of, score_charts, with_own_ids
+from tacita.report.run_charts import RunChart, charts_of, score_charts, shape_charts, with_own_ids
 from tacita.report.run_numbers import RunNumbers
 from tacita.tables.run_audit import ANOTHER, UNSEALED, RunAudit
+from tacita.tables.shapes import SOURCE, least_rows, lowest_and_highest, units
 
 VERDICTS = {
     "private": "Private, as stated",
@@ -41,14 +42,15 @@ VERDICTS = {
 }
 OUTSIDE = "It is not part of the sealed ledger."
 UNAUDITED = "None lay beside the run when it was edited."
+NO_BANDS = "There are no bands of noise: a shape has the privacy noise in it."
 WITHHELD = "Nothing else is said here: what the files say now, nobody sealed. The statement below shows what they say."
 
 
 def report_page(runs: Sequence[RunNumbers]) -> str:
     """Return the page of ``runs``: for each a first page to sign, charts with their tables, and the whole statement.
 
-    All texts and numbers are those of the statement files and of the ledgers; nothing else is read. The page makes no
-    request, and needs no script.
+    All texts and numbers are those of the statement files and of the ledgers, and follow from the weights and purchases
+    that a table's run released. The page makes no request, and needs no script.
     """
     title = f"Privacy report: {', '.join(run.folder.name for run in runs)}"
     links = "".join(f'<li><a href="#run-{place}">{escape(run.folder.name)}</a></li>' for place, run in enumerate(runs))
@@ -81,8 +83,24 @@ def _section(run: RunNumbers, place: int) -> str:
         note = "<p>The curves hold only under the conditions above.</p>"
     return (
         f'{opened}<div class="first">{_first(run)}</div>'
-        f'<h2>Charts</h2>{note}<div class="charts">{charts}</div>{_rest(run)}</section>'
+        f'<h2>Charts</h2>{note}<div class="charts">{charts}</div>{_model(run, place)}{_rest(run)}</section>'
     )
+
+
+def _model(run: RunNumbers, place: int) -> str:
+    """Return what a linear or additive model says of each column, as ``tacita explain`` does; other runs have none."""
+    model = run.model
+    if model is None or not (found := model.shapes()):
+        return ""
+    least, name = least_rows(model.preprocessing.survey), run.folder.name
+    rows = [(shape.column, f"{shape.importance:.3g}", lowest_and_highest(shape, least)) for shape in found]
+    header = ("column", "importance (root mean square over the rows)", "lowest and highest value")
+    charts = (_figure(chart, f"{place}-shape-{number}", name) for number, chart in enumerate(shape_charts(model)))
+    edited = f"<p>{escape(str(model.statement['headline']))}</p>" if model.written else ""
+    said = escape(f"Shown is {units(model.encoder)}, {SOURCE}. {NO_BANDS}")
+    importances = table(header, rows, f"Importance of the columns of {name}")
+    drawn = f'<div class="charts shapes">{"".join(charts)}</div>'
+    return f"<h2>What the model says</h2>{edited}<p>{said}</p>{importances}{drawn}"
 
 
 def _first(run: RunNumbers) -> str:

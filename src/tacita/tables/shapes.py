@@ -27,6 +27,7 @@ from tacita.tables.table import NumberColumn, TextColumn
 
 EVEN = 32  # points of a number whose bounds are declared, of which no counts are bought
 MISSING, OTHER = "missing", "other"
+SOURCE = "from releases alone, at no cost; a date is a number of days since 1970-01-01"
 NO_NUMBER = (math.nan, math.nan)  # the bounds of such cells
 
 
@@ -259,24 +260,24 @@ def least_rows(survey: Survey | None) -> float:
 
 
 def largest_terms(found: Sequence[Shape], least: float) -> list[str]:
-    """Return a line for each column: its importance, and the cells of its lowest and highest value.
+    """Return a line for each column: its importance, and the cells of its lowest and highest value."""
+    width = max((len(shape.column) for shape in found), default=0)
+    return [f"{shape.column:<{width}}  {shape.importance:8.3g}  {lowest_and_highest(shape, least)}" for shape in found]
+
+
+def lowest_and_highest(shape: Shape, least: float) -> str:
+    """Return the lowest and the highest value of a shape with their cells, in words.
 
     Cells of fewer than ``least`` rows may well be empty, and are not named.
     """
-    width = max((len(shape.column) for shape in found), default=0)
-    lines = []
-    for shape in found:
-        words = "nothing stood out of the noise"
-        if shape.importance > 0:
-            outputs, values = len(shape.values[0]), np.array(shape.values)
-            there = np.array(shape.rows) >= least
-            if shape.bought and there.any():
-                values[~there] = np.nan
-            ends = (int(np.nanargmin(values)), int(np.nanargmax(values)))
-            low, high = (f"{shape.values[i // outputs][i % outputs]:+.3g} ({shape.cells[i // outputs]})" for i in ends)
-            words = f"{low}; {high}"
-        lines.append(f"{shape.column:<{width}}  {shape.importance:8.3g}  {words}")
-    return lines
+    if not shape.importance > 0:
+        return "nothing stood out of the noise"
+    outputs, values = len(shape.values[0]), np.array(shape.values)
+    there = np.array(shape.rows) >= least
+    if shape.bought and there.any():
+        values[~there] = np.nan
+    ends = (int(np.nanargmin(values)), int(np.nanargmax(values)))
+    return "; ".join(f"{shape.values[i // outputs][i % outputs]:+.3g} ({shape.cells[i // outputs]})" for i in ends)
 
 
 def in_json(shape: Shape) -> str:
