@@ -6,8 +6,8 @@ The bases are GPT-2s of two layers of width 64 that this script trains on texts 
 20,000 phrases of SST-2 without their labels for E2E; CoLA and the phrases of a quarter of the sentences, with their
 labels as words, for SST-2. Settings are chosen on other public rows; those of SST-2 are fixed (docs/finetuning.md). The
 rest is ``tacita finetune`` as it stands: LoRA for E2E, all weights for SST-2. FOLDER keeps bases and figures, the same
-command goes on where it was stopped, and with all of them it writes the page. It needs transformers and PEFT; where
-Opacus is installed, it trains adapters for E2E, too.
+command goes on where it was stopped, and prints its tables at the end. It needs transformers and PEFT; where Opacus is
+installed, it trains adapters for E2E, too.
 """
 
 import argparse
@@ -30,7 +30,7 @@ import numpy as np
 import tokenizers
 import torch
 import transformers
-from results import DATA, ROOT, markdown_table, write_section
+from results import DATA, markdown_table
 from users import dealt, sizes
 
 import tacita
@@ -41,7 +41,6 @@ from tacita.finetune.settings import Files, FinetuneSettings
 from tacita.finetune.text_run import Prepared, finetune, warmed_up
 from tacita.sampling import PoissonSampler, UnitPoissonSampler
 
-SCRIPT, PAGE = "benchmarks/finetune_quality.py", ROOT / "docs" / "finetuning.md"
 END, TOKENS, WIDTH = "<|end|>", 96, 64
 SEEDS, PILOT = range(5), 1000
 RATES = [{"lr": lr} for lr in (4e-3, 1.2e-2, 3.6e-2)]
@@ -385,9 +384,8 @@ def main() -> None:
     made = {task: make(folder) for task, make in tasks.items() if make.__name__ in only}
     lines = [{"task": task, **against_plain(log, own)} for task, own in made.items()]
     rows = [Persons(e2e(folder)).line(log, epsilon) for epsilon in (3.0, 8.0) if "persons" in only]
-    print(*lines, *rows, sep="\n")
-    if lines and rows:
-        write_section(SCRIPT, [*markdown_table(lines), "", *markdown_table(rows)], PAGE)
+    for table in filter(None, (lines, rows)):
+        print(*markdown_table(table), "", sep="\n")
 
 
 if __name__ == "__main__":
