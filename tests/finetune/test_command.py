@@ -72,6 +72,13 @@ def test_weights_lie_in_the_folder_itself(name, tmp_path):
         base_model.check_folder(model)
 
 
+def test_chat_templates_that_no_hash_covers_are_refused(tmp_path):
+    model = folder(tmp_path / "m", {}, "model.safetensors")
+    (model / "additional_chat_templates").mkdir()
+    with pytest.raises(ValueError, match=r"additional_chat_templates/: take that folder out.*--template FILE"):
+        base_model.check_folder(model)
+
+
 def test_each_file_of_a_model_and_its_tokenizer_has_a_hash(tmp_path):
     names = ["model.safetensors", "config.json", "chat_template.jinja", "tokenizer.model", "merges.txt"]
     assert base_model.hashes(folder(tmp_path / "m", {}, *names[:1], *names[2:])).keys() == {*names}

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -177,6 +178,35 @@ def test_a_tokenizer_that_refuses_every_text_is_refused_before_any_record():
 
     with pytest.raises(TypeError, match="unexpected keyword"):
         encoder(tokenizer=Older())
+
+
+def test_a_tokenizer_without_words_or_with_coins_is_refused_before_any_record():
+    class Empty(Tokenizer):
+        def __call__(self, text, **settings):
+            return {"input_ids": [[] for _ in text] if isinstance(text, list) else []}
+
+    with pytest.raises(ValueError, match="no token for 'a'"):
+        encoder(tokenizer=Empty())
+    drawing = Tokenizer()
+    drawing.backend_tokenizer = SimpleNamespace(model=SimpleNamespace(dropout=0.1))
+    with pytest.raises(ValueError, match="draws at random"):
+        encoder(tokenizer=drawing)
+
+
+def test_a_conversation_may_begin_with_the_assistant():
+    """transformers writes no conversation of no turn."""
+
+    class Strict(Tokenizer):
+        def apply_chat_template(self, said, **settings):
+            if not said:
+                raise ValueError("empty conversation")
+            return super().apply_chat_template(said, **settings)
+
+    record = TextRecord("messages", (Turn("assistant", "hi"), Turn("user", "a"), Turn("assistant", "b")))
+    (found,) = encoder(tokenizer=Strict(), max_tokens=64).encode([record])
+    assert bytes(token - 3 for token in found.ids if token > 2) == b"hiab"
+    said = [token for token, own in zip(found.ids, found.targets, strict=True) if own and token > 2]
+    assert bytes(token - 3 for token in said) == b"hib"
 
 
 def test_a_long_conversation_is_read_up_to_a_public_number_of_turns():

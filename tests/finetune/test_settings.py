@@ -6,9 +6,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 import tacita
-from tacita.finetune import base_model
+from tacita.finetune import base_model, text_run
 from tacita.finetune.card import CAVEATS
 from tacita.finetune.settings import CONFIG, Files, FinetuneSettings
 from tacita.finetune.text_run import Prepared, finetune
@@ -19,11 +20,11 @@ from tacita.runs.run_facts import data_fingerprint, run_id
 from tacita.runs.sealed_run import file_sha256
 from tests.finetune.toy import Model, Tokenizer, prepared
 
-FIRST = {"rows": 1000, "unit_field": "who", "rows_per_query": 1, "public_validation": "p.jsonl"}
+FIRST = {"train": "lora", "rows": 1000, "unit_field": "who", "rows_per_query": 1, "public_validation": "p.jsonl"}
 OTHERS = {
     "unit_field": "person", "max_tokens": 8, "windows": 2, "cut": "end", "mask_prompt": False, "messages": False,
     "template": "t.jinja", "epsilon": 4.0, "delta": 1e-6, "rows": 2000, "rate": 0.1, "rows_per_query": 2,
-    "privacy_unit": "one person", "hardened": True, "train": "lora", "rank": 8, "alpha": 3.0, "targets": "q_proj",
+    "privacy_unit": "one person", "hardened": True, "train": "full", "rank": 8, "alpha": 3.0, "targets": "q_proj",
     "loss": "sum", "epochs": 2.0, "batch": 99.0, "max_grad_norm": 1.0, "lr": 1e-4, "dropout": 0.1, "dtype": "bfloat16",
     "holdout": 0.1, "public_validation": "q.jsonl", "patience": 2, "dataset_name": "letters",
     "fingerprint_key": "k", "seed": 1,
@@ -63,6 +64,58 @@ def test_memory_may_change_and_the_base_may_not(base, begun):
     (base / "model.safetensors").write_bytes(b"other")
     with pytest.raises(tacita.ResumeError, match=r"MODEL is another one now \(model\.safetensors differs\)"):
         prepared(base, **FIRST).held_to(begun)
+
+
+def test_the_public_texts_may_not_change(base):
+    first = replace(prepared(base, **FIRST), public_sha256={"p.jsonl": "a" * 64})
+    begun = first.config().encode()
+    first.held_to(begun)
+    for other in ({"p.jsonl": "b" * 64}, {}):
+        with pytest.raises(tacita.ResumeError, match="the file of --public-validation is another one now"):
+            replace(first, public_sha256=other).held_to(begun)
+
+
+def test_a_run_that_has_lost_its_settings_is_not_continued(base, monkeypatch, tmp_path):
+    """Else the statement would name the base and the settings of today."""
+    data, output = tmp_path / "d.jsonl", tmp_path / "run"
+    data.write_text('{"text": "a"}')
+    monkeypatch.setattr(Prepared, "of", lambda files, settings: prepared(base, rows=1000, output=str(output)))
+    settings = FinetuneSettings(epsilon=8.0, delta=1e-5, rows=1000, output=str(output))
+    (output / "private").mkdir(parents=True)
+    Randomness.system().save(RunFolder(output).key)
+    (output / "ledger.jsonl").write_bytes(b"{}")
+    with pytest.raises(tacita.ResumeError, match=r"private/config\.toml of the run in 'run' is missing: restore it"):
+        finetune(Files(base, data), settings)
+
+
+def test_a_public_record_without_a_target_does_not_count(tmp_path):
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"text": "a"}\n\n{"prompt": "x"}\n{"text": "b"}\n\n')
+    found = text_run._public(prepared(tmp_path).encoder, str(path), tmp_path)
+    assert len(found["labels"]) == len(found["input_ids"]) == 2
+    path.write_text("\n\n")
+    with pytest.raises(ValueError, match="public_validation holds no record that can be trained on"):
+        text_run._public(prepared(tmp_path).encoder, str(path), tmp_path)
+
+
+def test_a_model_is_tried_at_full_length_before_any_record(tmp_path):
+    """Some number positions from another one than 0, and of tokens that are no padding alone."""
+    made = prepared(tmp_path)
+
+    class Short(Model):
+        def forward(self, input_ids, attention_mask, use_cache):
+            torch.arange(7)[(input_ids != 0).cumsum(1)]
+            return super().forward(input_ids, attention_mask, use_cache)
+
+    text_run._try(made.model, made.encoder)
+    assert made.model.training
+    with pytest.raises(ValueError, match=r"MODEL fails on records of 8 tokens \(index .*\): give a smaller"):
+        text_run._try(Short(), made.encoder)
+
+
+def test_all_weights_are_float32():
+    with pytest.raises(ValueError, match="dtype is that of a frozen base"):
+        FinetuneSettings(epsilon=8.0, delta=1e-5, train="full", dtype="bfloat16")
 
 
 def test_files_have_the_end_of_their_paths_alone(base):

@@ -213,8 +213,11 @@ def test_the_configuration_of_an_adapter_has_the_same_order_in_every_process(pla
     assert len(targets) > 3
 
 
-@pytest.mark.parametrize("train", ["lora", "full"])
-@pytest.mark.parametrize(("kind", "dtype"), [("gpt2", "float32"), ("gpt2", "bfloat16"), ("qwen3", "bfloat16")])
+@pytest.mark.parametrize(
+    ("kind", "dtype", "train"),
+    [("gpt2", "float32", "lora"), ("gpt2", "float32", "full"), ("gpt2", "bfloat16", "lora"),
+     ("qwen3", "bfloat16", "lora"), ("qwen3", "float32", "full")],
+)  # fmt: skip
 def test_other_models_and_a_narrow_base(kind, dtype, train, place):
     base("m", kind=kind)
     run("a", train=train, dtype=dtype)
@@ -706,6 +709,10 @@ def test_prompts_have_room_for_an_answer_and_messages_are_written_by_the_templat
     assert found[0] == {"messages": said, "completion": written}
     with pytest.raises(ValueError, match="line 1: it must be a JSON object with a prompt, or with messages"):
         list(generation.completed(*loaded, ["3"]))
+    with pytest.raises(ValueError, match="line 1: "):
+        list(generation.completed(*loaded, ["[" * 100_000]))
+    (half,) = generation.completed(*loaded, ['{"prompt": "x", "id": "\\ud800"}'], max_new_tokens=1)
+    assert json.loads(half.encode())["id"] == "\ud800"
     Path("ask.jsonl").write_text(json.dumps({"prompt": "x\u2028y"}, ensure_ascii=False) + "\n")
     with pytest.raises(SystemExit) as ended:
         main(["generate", "a", "--file", "ask.jsonl", "--output", "said.jsonl"])

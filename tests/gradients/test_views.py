@@ -9,6 +9,7 @@ from torch.nn import functional as F
 import tacita
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients import NetworkSource, SeveralViews, mean_over_views
+from tacita.gradients.views import score_over_views
 from tests.containers import HOLDERS, Items, columns
 
 C, VIEWS = 0.5, 4
@@ -195,3 +196,10 @@ def test_equal_views_are_refused():
     with pytest.raises(ValueError, match="views must be"):
         SeveralViews(table(), 0, noisy)
     assert len(SeveralViews(Items(*table(), HOLDERS["tuple"]), 2)) == 12  # a data set that may draw by itself
+
+
+def test_a_score_leaves_out_the_views_that_do_not_count():
+    """One line without a target among a person's takes nothing from the others."""
+    losses = torch.tensor([[1.0, torch.nan, 3.0], [torch.nan] * 3, [0.0, 0.0, 6.0]])
+    found = score_over_views(lambda model, batch: batch[0].flatten())(None, (losses,))
+    assert torch.equal(found.nan_to_num(-1.0), torch.tensor([2.0, -1.0, 2.0]))

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from tacita import _validate
 from tacita._extras import not_installed
@@ -17,7 +18,8 @@ from tacita.finetune.settings import FinetuneSettings
 from tacita.runs.sealed_run import file_sha256
 from tacita.tables.settings import read_text
 
-DROPOUTS = ("dropout", "pdrop")  # how the configurations of transformers name them
+DROPOUTS = ("dropout", "pdrop", "layerdrop")  # how the configurations of transformers name them, or a part of it
+MORE_TEMPLATES = "additional_chat_templates"  # a folder that transformers reads beside the files that are hashed
 WHOLE, INDEX, ADAPTER = "model.safetensors", "model.safetensors.index.json", "adapter_config.json"
 LOCAL = {"local_files_only": True, "trust_remote_code": False}  # nothing is fetched, no code of a model's own is run
 REFUSED = {
@@ -62,6 +64,11 @@ def check_folder(folder: Path) -> dict[str, Any]:
         )
     if (folder / ADAPTER).exists():
         raise ValueError(f"{folder.name} holds an adapter on another model ({ADAPTER}): merge them first.")
+    if (folder / MORE_TEMPLATES).exists():
+        raise ValueError(
+            f"{folder.name} has chat templates in {MORE_TEMPLATES}/: take that folder out, and give one of them with "
+            "--template FILE."
+        )
     weights(folder)
     for path in sorted(folder.glob("*.json")):
         given = _read(path)
@@ -133,10 +140,13 @@ def open_model(folder: Path, settings: FinetuneSettings) -> nn.Module:
     transformers = library("transformers")
     config = transformers.AutoConfig.from_pretrained(str(folder), **LOCAL)
     for name, value in vars(config).items():
-        if name.endswith(DROPOUTS) and isinstance(value, float):
+        if any(word in name for word in DROPOUTS) and isinstance(value, int | float) and not isinstance(value, bool):
             setattr(config, name, settings.dropout)
     dtype = torch.float32 if settings.train == "full" else getattr(torch, settings.dtype)
     model = load_weights(folder, config=config, dtype=dtype)
+    for module in model.modules():
+        if isinstance(module, _DropoutNd):
+            module.p = settings.dropout
     return model if settings.train == "full" else _with_adapter(model, settings)
 
 

@@ -101,6 +101,8 @@ class ChatTemplate:
         return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
     def _text(self, turns: Sequence[Turn], asks: bool) -> str:
+        if not turns:  # before a first turn of the assistant; transformers refuses to write nothing
+            return ""
         said = [{"role": turn.role, "content": turn.content} for turn in turns]
         return written(self.tokenizer, said, asks=asks, mark=MARKED)
 

@@ -3,7 +3,9 @@
 line ──read_line──> TextRecord ──TokenEncoder──> Tokens ──> EncodedTexts, a data set in a file without a name
 """
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +18,7 @@ from tacita import _validate
 from tacita.finetune.chat import ChatTemplate
 from tacita.finetune.records import Line, TextRecord
 from tacita.tables.mapped_rows import MappedRows
-from tacita.tables.source import is_failure
+from tacita.tables.source import is_failure, private_rows
 
 IGNORED = -100  # the label of a position that is no target
 _LETTERS = 64  # a text is cut to so many letters a token before it is encoded
@@ -67,7 +69,7 @@ class TokenEncoder:
         largest: The largest number of a token.
 
     Raises:
-        ValueError: The tokenizer has no end token.
+        ValueError: The tokenizer has no end token, has no token for a letter, or draws at random.
     """
 
     tokenizer: Any
@@ -91,6 +93,11 @@ class TokenEncoder:
             raise ValueError("the tokenizer has no end token, without which a model never learns to stop: set one.")
         self.tokenizer(["a"], **_PLAIN)  # raises here what it raises for every text: later a text is passed over
         begin, written = self.tokenizer.bos_token_id, self.tokenizer("a")["input_ids"]
+        if not self.tokenizer("a", **_PLAIN)["input_ids"]:
+            raise ValueError("the tokenizer has no token for 'a': are all of its files in MODEL?")
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if getattr(getattr(backend, "model", None), "dropout", None):
+            raise ValueError("the tokenizer draws at random (dropout in tokenizer.json): take that out.")
         object.__setattr__(self, "_begin", [begin] if begin is not None and [*written[:1]] == [begin] else [])
 
     @property
@@ -171,6 +178,19 @@ class TokenEncoder:
         return ids[start : start + most], targets[start : start + most]
 
 
+@contextmanager
+def _no_standard_error() -> Iterator[None]:
+    """Drop what is written to standard error: a tokenizer in Rust says there where in a text it failed."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
 class EncodedTexts(MappedRows):
     """A data set of encoded records for an oracle: all of one length, padded on the right.
 
@@ -192,7 +212,11 @@ class EncodedTexts(MappedRows):
         super().__init__(np.dtype(fields), folder)
 
     def extend(self, lines: Iterable[Line]) -> list[str | None]:
-        """Append one record for each line, and return the person of each line."""
+        """Append one record for each line, and return the person of each line. What raises quotes no line."""
+        with private_rows("encoding the texts"), _no_standard_error():
+            return self._extend(lines)
+
+    def _extend(self, lines: Iterable[Line]) -> list[str | None]:
         units: list[str | None] = []
         waiting: list[TextRecord | None] = []
         letters = 0

@@ -61,14 +61,15 @@ def _base(name: str, given: str | Path | None) -> Path:
 def generate(
     model: Any, tokenizer: Any, prompt: str | list, *, max_new_tokens: int = 128, temperature: float = 0.0
 ) -> str:
-    """Return what the model says after a prompt, without the prompt; with temperature 0 always the likeliest token.
+    """Return what the model says after a prompt, without the prompt.
 
     Args:
         model: As of :func:`load`.
         tokenizer: As of :func:`load`.
         prompt: A text, or messages (``role`` and ``content`` each), which the chat template of the tokenizer writes.
         max_new_tokens: Most tokens of an answer.
-        temperature: 0 for the likeliest token; above, tokens are drawn.
+        temperature: 0 for no draws, the likeliest token (as the base's own settings of generation weigh them); above,
+            tokens are drawn.
 
     Raises:
         ValueError: The prompt is as long as the model's positions, or there is no chat template for messages.
@@ -105,9 +106,10 @@ def completed(model: Any, tokenizer: Any, lines: Iterable[str], **settings: Any)
         try:
             fields = json.loads(line)
             said = generate(model, tokenizer, _asked(line, fields), **settings)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"line {number}: {error}") from None
-        yield json.dumps({**fields, "completion": said}, ensure_ascii=False) + "\n"
+        found = json.dumps({**fields, "completion": said}, ensure_ascii=False)
+        yield found.encode(errors="backslashreplace").decode() + "\n"  # half a surrogate pair, as JSON escapes it
 
 
 def _asked(line: str, fields: Any) -> str | list:

@@ -33,9 +33,9 @@ def sequence_losses(
 
     Returns:
         ``(model, batch) -> losses`` of shape (batch,), for a batch with ``input_ids``, ``attention_mask`` and
-        ``labels``, in which -100 is no target, nor is a token that the model has no score for: each (batch, length), or
-        (batch, windows, length), where the targets of a record are those of all its windows. Without a target the loss
-        is 0.
+        ``labels``, in which -100 is no target, nor is any number that the model has no score for: each (batch, length),
+        or (batch, windows, length), where the targets of a record are those of all its windows. Without a target the
+        loss is 0.
 
     Raises:
         ValueError: ``loss`` is neither, or ``divisor`` is missing or goes with ``"mean"``; from what is returned:
@@ -57,7 +57,7 @@ def sequence_losses(
         ids, mask, labels = (batch[name].flatten(0, -2) for name in ("input_ids", "attention_mask", "labels"))
         scores = model(input_ids=ids, attention_mask=mask, use_cache=False).logits[:, :-1].float().mT
         said = labels[:, 1:]
-        said = said.masked_fill(said >= scores.shape[1], IGNORED)  # some models read tokens that they cannot say
+        said = said.where((said >= 0) & (said < scores.shape[1]), IGNORED)  # a model may read what it cannot say
         each = nn.functional.cross_entropy(scores, said, reduction="none", ignore_index=IGNORED)
         windows = math.prod(batch["labels"].shape[1:-1])
         losses, targets = (one.sum(1).view(-1, windows).sum(1) for one in (each, said != IGNORED))
@@ -68,5 +68,9 @@ def sequence_losses(
 
 def scored_losses(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     """Return the mean loss of each record's own targets; NaN for one without a target, which a score does not count."""
-    targets = (batch["labels"][..., 1:] != IGNORED).flatten(1).any(1)
-    return sequence_losses("mean")(model, batch).where(targets, float("nan"))
+    return sequence_losses("mean")(model, batch).where(with_targets(batch["labels"]), float("nan"))
+
+
+def with_targets(labels: Tensor) -> Tensor:
+    """Return which records of a batch have a target."""
+    return (labels[..., 1:] != IGNORED).flatten(1).any(1)

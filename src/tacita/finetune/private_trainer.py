@@ -33,6 +33,7 @@ except ImportError:  # the constructor says what to install
 # What would scale gradients, change the model or take a step twice.
 REFUSED = ("fp16", "bf16", "auto_find_batch_size", "fsdp", "deepspeed", "torch_compile")
 REFUSED += ("neftune_noise_alpha", "label_smoothing_factor")
+TIMES = ("_runtime", "_per_second")  # how the names of what is logged of them end
 
 
 class PrivateTrainer(Trainer):
@@ -146,8 +147,9 @@ class PrivateTrainer(Trainer):
         return 0
 
     def log(self, logs: dict[str, float], *others: Any, **named: Any) -> None:
-        """Log what is public: the constant in place of a loss is left out."""
-        super().log({name: logs[name] for name in logs if name not in ("loss", "train_loss")}, *others, **named)
+        """Log what is public: no constant in place of a loss, and no time, which tells how many records were drawn."""
+        left_out = {"loss", "train_loss", *(name for name in logs if name.endswith(TIMES))}
+        super().log({name: logs[name] for name in logs if name not in left_out}, *others, **named)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save as ever; into ``output_dir`` after the training, seal all files there with the statement."""

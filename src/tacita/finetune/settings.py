@@ -125,6 +125,8 @@ class FinetuneSettings(RecordSettings):
             for name in names:
                 if getattr(self, name) is not None:
                     check(name, getattr(self, name))
+        if self.train == "full" and self.dtype != "float32":
+            raise ValueError("dtype is that of a frozen base: with train=full all weights are float32, leave it out.")
         if self.rate is not None and not 0 < self.rate <= 1:
             raise ValueError(f"rate must be in (0, 1], got {self.rate!r}.")
         if self.rate is not None and self.batch is not None:

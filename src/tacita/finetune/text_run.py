@@ -4,9 +4,8 @@ import json
 import math
 import os
 import tomllib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from tacita.finetune import base_model
 from tacita.finetune.card import CAVEATS, SCORED, card
 from tacita.finetune.chat import ChatTemplate
 from tacita.finetune.encoding import EncodedTexts, TokenEncoder
-from tacita.finetune.losses import scored_losses, sequence_losses
+from tacita.finetune.losses import scored_losses, sequence_losses, with_targets
 from tacita.finetune.records import read_records
 from tacita.finetune.settings import CONFIG, RATE, Files, FinetuneSettings, RecordSettings
 from tacita.oracles import trainable
@@ -30,7 +29,6 @@ from tacita.runs.folder import RunFolder
 from tacita.runs.run_facts import data_fingerprint, fingerprint_secret, run_id
 from tacita.runs.run_lifecycle import RunLifecycle
 from tacita.runs.sealed_run import STATEMENT, TEXT, file_sha256
-from tacita.tables.source import private_rows
 from tacita.training.chosen_settings import ChosenSettings, chosen_rows_per_query
 from tacita.training.finished_run import Run
 from tacita.training.fit import fit
@@ -56,6 +54,7 @@ class Prepared:
 
     Attributes:
         base_sha256: The SHA-256 of each file of the base, by name, from before any of them was opened.
+        public_sha256: That of the file of public texts, by its name; empty if there is none.
     """
 
     settings: FinetuneSettings
@@ -63,6 +62,7 @@ class Prepared:
     model: nn.Module
     base: Path
     base_sha256: dict[str, str]
+    public_sha256: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, files: Files, settings: FinetuneSettings) -> "Prepared":
@@ -90,7 +90,10 @@ class Prepared:
                 f"the tokenizer has tokens up to number {encoder.largest}, and the model's embedding has {rows} rows: "
                 "resize it (model.resize_token_embeddings), or take the tokens out."
             )
-        return cls(settings, encoder, model, files.model, digests)
+        _try(model, encoder)
+        given = settings.public_validation
+        public = {} if given is None else {Path(given).name: file_sha256(Path(given))}
+        return cls(settings, encoder, model, files.model, digests, public)
 
     @property
     def losses(self) -> Callable:
@@ -162,7 +165,8 @@ class Prepared:
     def config(self) -> str:
         """Return the file ``config.toml`` of the run, with the digests of its base."""
         about = {"name": self.base_name, "lora_seed": str(base_model.LORA_SEED)}
-        return self.settings.to_toml(base=about, base_sha256=self.base_sha256)
+        more = {"public_validation_sha256": self.public_sha256} if self.public_sha256 else {}
+        return self.settings.to_toml(base=about, base_sha256=self.base_sha256, **more)
 
     def held_to(self, before: bytes) -> None:
         """Refuse other settings, or another base, than those of the ``config.toml`` that the run wrote.
@@ -180,6 +184,8 @@ class Prepared:
                 was, found = first.get(name, {}), now[name]
                 file = next(file for file in sorted({*was, *found}) if was.get(file) != found.get(file))
                 words = f"MODEL is another one now ({file} differs)"
+            if name == "public_validation_sha256":
+                words = "the file of --public-validation is another one now"
             raise ResumeError(
                 f"{words}, and the folder of --output holds an unfinished run: repeat the settings that it began "
                 "with, or choose another folder."
@@ -217,6 +223,8 @@ def finetune(
             prepared.held_to(begun.read_bytes())
 
     check()
+    if folder.ledger.exists() and not begun.exists():
+        raise ResumeError(f"private/{CONFIG} of the run in {folder.path.name!r} is missing: restore it.")
     beside = folder.path.absolute().parent
     make_folder(beside)
     before = None if own.fingerprint_key is None else file_sha256(files.data)
@@ -307,26 +315,37 @@ def encoded(
 ) -> tuple[EncodedTexts, list[str | None]]:
     """Return the texts of a file as tokens, kept under ``folder``, and the person of each line."""
     rows = EncodedTexts(encoder, folder)
-    with private_rows("encoding the texts"), _no_standard_error():
-        return rows, rows.extend(read_records(path, unit_field))
+    return rows, rows.extend(read_records(path, unit_field))
 
 
-@contextmanager
-def _no_standard_error() -> Iterator[None]:
-    """Drop what is written to standard error: a tokenizer in Rust says there where in a text it failed."""
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+@torch.no_grad()
+def _try(model: nn.Module, encoder: TokenEncoder) -> None:
+    """Run the model on public rows, full ones and short ones: it may number positions in a way of its own.
+
+    Raises:
+        ValueError: It fails, as it would on a record.
+    """
+    length, mode = encoder.max_tokens, model.training
+    ids = torch.stack([torch.full((length,), encoder.largest), torch.arange(length) % (encoder.largest + 1)])
+    ids = torch.cat([ids, torch.zeros(1, length, dtype=torch.int64)])
+    mask = torch.ones_like(ids)
+    mask[2, 1:] = 0  # one token, and padding
     try:
-        os.dup2(nowhere, 2)
-        yield
+        sequence_losses()(model.eval(), {"input_ids": ids, "attention_mask": mask, "labels": ids})
+    except Exception as error:  # nothing private has been read
+        why = str(error).partition("\n")[0].rstrip(".")
+        raise ValueError(f"MODEL fails on records of {length} tokens ({why}): give a smaller --max-tokens.") from error
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
+        model.train(mode)
 
 
 def _public(encoder: TokenEncoder, path: str, folder: Path) -> dict[str, torch.Tensor]:
     rows, _ = encoded(encoder, Path(path), folder, None)
-    return rows.fetch(np.arange(len(rows)), 0)
+    whole = rows.fetch(np.arange(len(rows)), 0)
+    kept = with_targets(whole["labels"])
+    if not kept.any():
+        raise ValueError("public_validation holds no record that can be trained on: tacita check says why.")
+    return {name: one[kept] for name, one in whole.items()}
 
 
 def _of(folder: Path) -> TextRun:

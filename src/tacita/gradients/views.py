@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
@@ -99,7 +100,12 @@ def mean_over_views(loss_fn: LossFn) -> LossFn:
     return partial(_mean_over_views, loss_fn)
 
 
-def _mean_over_views(loss_fn: LossFn, model: Any, batch: Any) -> Tensor:
+def score_over_views(loss_fn: LossFn) -> LossFn:
+    """Return the same for a score: a view whose loss is NaN does not count, and a record of such views alone is NaN."""
+    return partial(_mean_over_views, loss_fn, mean=torch.nanmean)
+
+
+def _mean_over_views(loss_fn: LossFn, model: Any, batch: Any, mean: Callable[..., Tensor] = torch.mean) -> Tensor:
     found = tensors_in(batch)
     records = found[0].shape[0] if found and found[0].ndim else 0
     tensors, rebuild = flatten(batch, records)
@@ -108,4 +114,4 @@ def _mean_over_views(loss_fn: LossFn, model: Any, batch: Any) -> Tensor:
         raise ValueError("every tensor of a batch of views must be (records, views, ...), with as many views.")
     count = tensors[0].shape[:2].numel()
     losses = loss_fn(model, rebuild([tensor.flatten(0, 1) for tensor in tensors]))
-    return losses.view(tensors[0].shape[:2]).mean(dim=1) if is_per_sample(losses, count) else losses
+    return mean(losses.view(tensors[0].shape[:2]), dim=1) if is_per_sample(losses, count) else losses

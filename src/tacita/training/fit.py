@@ -25,6 +25,7 @@ from tacita.errors import UnsupportedModuleError
 from tacita.gradients import SeveralViews, mean_over_views
 from tacita.gradients.functional import LossFn
 from tacita.gradients.processes import Processes, is_sharded, processes_of
+from tacita.gradients.views import score_over_views
 from tacita.hardened import RoundedGaussian
 from tacita.ledger import Ledger, Session, Share
 from tacita.ledger.run_sections import check_about
@@ -288,7 +289,7 @@ def fit(
                     score,
                     model,
                     held_out,
-                    _like(data["loss_fn"], loss_fn, score.loss_fn),
+                    _scored(data["loss_fn"], loss_fn, score.loss_fn),
                     mechanism=mechanism(form=RoundedGaussian if hardened else GaussianMechanism),
                     session=None if begun is None else _session(paying, SCORE),
                     collate_fn=data["collate_fn"],
@@ -394,9 +395,10 @@ def _session(ledger: Ledger, purpose: str) -> Session | None:
     return next((session for session in ledger.sessions if session.purpose == purpose), None)
 
 
-def _like(made: LossFn, given: LossFn, other: LossFn | None) -> LossFn:
-    """Return ``other`` made a loss of records as ``given`` was made ``made``, of users or views."""
-    return made if other is None else other if made is given else mean_over_views(other)
+def _scored(made: LossFn, given: LossFn, score: LossFn | None) -> LossFn:
+    """Return the loss of a score; of users or views, if ``given`` was made ``made`` of them."""
+    score = score or given
+    return score if made is given else score_over_views(score)
 
 
 def _parts(
