@@ -3,6 +3,8 @@
 import json
 import logging
 import os
+import random
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -95,6 +97,36 @@ def test_what_a_long_record_loses(most, cut, prompt, completion):
     end = [(END, True)] if completion.endswith("\0") else []
     assert (found.ids, found.targets) == by_hand((prompt, False), (completion.rstrip("\0"), True), *end)
     assert found.length == (17 if found.ids else 0)
+
+
+def read_slowly(prompt, completion, cut, length, windows):
+    """The pairs (token, the one that it is to predict) of each window, and how many tokens a window has."""
+    tokens = [(letter, False) for letter in prompt] + [(letter, True) for letter in completion] + [("\0", True)]
+    most = windows * (length - 1) + 1
+    while len(tokens) > most:
+        asked = sum(not said for _, said in tokens)
+        del tokens[0 if cut == "prompt" and asked > most // 4 else -1]
+    own = [tokens[k * (length - 1) : k * (length - 1) + length] for k in range(windows)]
+    predicted = [[(a, b) for (a, _), (b, said) in pairwise(one) if said] for one in own]
+    return (predicted, [max(len(one), 1) for one in own]) if any(predicted) else ([[]] * windows, [1] * windows)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_cut_and_windows_are_those_of_a_slow_reader(seed, tmp_path):
+    chance = random.Random(seed)
+    prompt, completion = ("".join(chance.choices("abcdefgh", k=chance.randrange(30))) for _ in range(2))
+    cut, length, windows = chance.choice(["prompt", "end"]), chance.randrange(2, 12), chance.randrange(1, 5)
+    rows = EncodedTexts(encoder(length, cut=cut, windows=windows), tmp_path)
+    rows.extend([read_line(json.dumps({"prompt": prompt, "completion": completion}).encode())])
+    batch = {name: one.view(windows, length).tolist() for name, one in rows.fetch(np.array([0]), 0).items()}
+    letters = {token: letter for letter in "abcdefgh" for token in spell(letter)} | {END: "\0"}
+    found = [
+        [(letters[a], letters[b]) for a, b in zip(ids, labels[1:], strict=False) if b != encoding.IGNORED]
+        for ids, labels in zip(batch["input_ids"], batch["labels"], strict=True)
+    ]
+    assert (found, [sum(one) for one in batch["attention_mask"]]) == read_slowly(
+        prompt, completion, cut, length, windows
+    )
 
 
 def test_prompt_and_completion_are_encoded_apart():

@@ -32,6 +32,23 @@ def test_a_record_has_its_loss_alone_in_any_batch_and_with_any_padding(loss, lon
     assert together[-1] == 0
 
 
+class Placed(Model):
+    """Scores depend on where a token stands: by its column, unless its position is given."""
+
+    def forward(self, input_ids, attention_mask, use_cache, position_ids=None):
+        places = torch.arange(input_ids.shape[1])[None] if position_ids is None else position_ids
+        return SimpleNamespace(logits=torch.tanh(self.table[input_ids] + places[..., None]) @ self.head)
+
+
+def test_padding_on_the_left_needs_positions(tmp_path):
+    model, loss, batch = Placed().double(), sequence_losses(), rows(tmp_path, 12).fetch(np.array([1]), 0)
+    length = int(batch["attention_mask"].sum())
+    left = {name: one.roll(12 - length, 1) for name, one in batch.items()}  # of a pair no target comes first
+    placed = {**left, "position_ids": torch.arange(12)[None] - (12 - length)}
+    torch.testing.assert_close(loss(model, placed), loss(model, batch), rtol=1e-6, atol=1e-6)
+    assert abs(loss(model, left) - loss(model, batch)) > 0.01
+
+
 def test_losses_by_hand(tmp_path):
     """Of prompt abc and completion d the targets are d and the end token."""
     model, batch = Model().double(), rows(tmp_path).fetch(np.array([1]), 0)

@@ -35,7 +35,8 @@ def sequence_losses(
         ``(model, batch) -> losses`` of shape (batch,), for a batch with ``input_ids``, ``attention_mask`` and
         ``labels``, in which -100 is no target, nor is any number that the model has no score for: each (batch, length),
         or (batch, windows, length), where the targets of a record are those of all its windows. Without a target the
-        loss is 0.
+        loss is 0. Pad on the right, or give ``position_ids``, too: many models count positions from the left end,
+        padding included. After padding on the left the first token is no target, because only padding stands before it.
 
     Raises:
         ValueError: ``loss`` is neither, or ``divisor`` is missing or goes with ``"mean"``; from what is returned:
@@ -55,7 +56,8 @@ def sequence_losses(
         if most is not None and batch["input_ids"].shape[-1] > most:
             raise ValueError(f"records have {batch['input_ids'].shape[-1]} tokens, and the model {most} positions.")
         ids, mask, labels = (batch[name].flatten(0, -2) for name in ("input_ids", "attention_mask", "labels"))
-        scores = model(input_ids=ids, attention_mask=mask, use_cache=False).logits[:, :-1].float().mT
+        places = {"position_ids": batch["position_ids"].flatten(0, -2)} if "position_ids" in batch else {}
+        scores = model(input_ids=ids, attention_mask=mask, use_cache=False, **places).logits[:, :-1].float().mT
         said = labels[:, 1:]
         said = said.where((said >= 0) & (said < scores.shape[1]), IGNORED)  # a model may read what it cannot say
         each = nn.functional.cross_entropy(scores, said, reduction="none", ignore_index=IGNORED)
