@@ -1,5 +1,6 @@
 """From a model's folder and a file of texts to a sealed adapter that plain PEFT loads; killed, resumed, tampered."""
 
+import functools
 import html
 import json
 import math
@@ -474,6 +475,42 @@ def test_a_command_that_is_stopped_goes_on_when_it_is_repeated(number, where, pl
     assert command("a") == code
     for name in ("adapter_model.safetensors", "README.md"):
         assert Path("a/adapter", name).read_bytes() == Path("whole/adapter", name).read_bytes()
+    assert not Path("a/private").exists()
+
+
+@functools.cache
+def whole():
+    """What the command writes of a run that nobody kills, apart from the day and the names of the run."""
+    command("whole")
+    return written_by("whole")
+
+
+def written_by(folder):
+    fields = json.loads(Path(folder, "statement.json").read_text())
+    adapter = {path.name: path.read_bytes() for path in Path(folder, "adapter").iterdir() if path.suffix != ".md"}
+    return adapter, [fields[name] for name in ("epsilon_spent", "queries_made", "purchases", "holdout_score")]
+
+
+@pytest.mark.parametrize("instant", range(1, 120, 6))
+def test_a_command_that_is_killed_at_any_instant_goes_on_with_the_same_bits(instant, place):
+    """An instant is before something reaches the disk: a whole run waits for that about 120 times."""
+    expected = whole()
+
+    def child():
+        real, made = os.fsync, []
+
+        def killing(file):
+            made.append(file)
+            if len(made) == instant:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(file)
+
+        os.fsync = killing
+        return command("a")
+
+    assert exit_code(child) == -signal.SIGKILL
+    command("a")
+    assert written_by("a") == expected
     assert not Path("a/private").exists()
 
 
