@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -70,6 +71,14 @@ def test_weights_lie_in_the_folder_itself(name, tmp_path):
     (model / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(ValueError, match=f"names '{name}', which is no safetensors file in that folder itself"):
         base_model.check_folder(model)
+
+
+def test_every_rate_of_dropout_is_the_one_of_the_settings():
+    given = {"hidden_dropout_prob": 0.1, "attn_pdrop": 0, "dropout": 0.1, "classifier_dropout": None}
+    others = {"layerdrop": 0.0, "hidden_size": 8, "use_dropout": True}
+    config = SimpleNamespace(**given, **others)
+    base_model.set_dropout(config, 0.2)
+    assert vars(config) == {**dict.fromkeys(given, 0.2), "classifier_dropout": None, **others}
 
 
 def test_chat_templates_that_no_hash_covers_are_refused(tmp_path):

@@ -186,7 +186,11 @@ def test_generators_of_the_user_are_refused(name, method):
 
 
 def test_the_generators_of_the_process_are_no_ones_own():
-    source_of(lambda m, x: out(m, x + torch.randn(x.shape, generator=torch.default_generator)), "loop")
+    """They are seeded by the query, named or not."""
+    source = source_of(lambda m, x: out(m, x + torch.randn(x.shape, generator=torch.default_generator)), "loop")
+    first, again, other = (clipped_sum(source, np.arange(4), seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
 
 
 # --- coins that are served -------------------------------------------------------------------------------------------

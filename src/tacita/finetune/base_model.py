@@ -18,7 +18,7 @@ from tacita.finetune.settings import FinetuneSettings
 from tacita.runs.sealed_run import file_sha256
 from tacita.tables.settings import read_text
 
-DROPOUTS = ("dropout", "pdrop", "layerdrop")  # how the configurations of transformers name them, or a part of it
+DROPOUTS = ("dropout", "pdrop")  # what the configurations of transformers have in the names of these rates
 MORE_TEMPLATES = "additional_chat_templates"  # a folder that transformers reads beside the files that are hashed
 WHOLE, INDEX, ADAPTER = "model.safetensors", "model.safetensors.index.json", "adapter_config.json"
 LOCAL = {"local_files_only": True, "trust_remote_code": False}  # nothing is fetched, no code of a model's own is run
@@ -139,15 +139,20 @@ def open_model(folder: Path, settings: FinetuneSettings) -> nn.Module:
     """Return the model with the weights that are to be trained: an adapter's, or all."""
     transformers = library("transformers")
     config = transformers.AutoConfig.from_pretrained(str(folder), **LOCAL)
-    for name, value in vars(config).items():
-        if any(word in name for word in DROPOUTS) and isinstance(value, int | float) and not isinstance(value, bool):
-            setattr(config, name, settings.dropout)
+    set_dropout(config, settings.dropout)
     dtype = torch.float32 if settings.train == "full" else getattr(torch, settings.dtype)
     model = load_weights(folder, config=config, dtype=dtype)
     for module in model.modules():
         if isinstance(module, _DropoutNd):
             module.p = settings.dropout
     return model if settings.train == "full" else _with_adapter(model, settings)
+
+
+def set_dropout(config: Any, rate: float) -> None:
+    """Give every rate of dropout in a configuration the same value; one that is ``None`` follows another."""
+    for name, value in vars(config).items():
+        if any(word in name for word in DROPOUTS) and isinstance(value, int | float) and not isinstance(value, bool):
+            setattr(config, name, rate)
 
 
 def load_weights(folder: Path, **settings: Any) -> Any:

@@ -88,7 +88,7 @@ def sign_run(
     signer: str,
     password: bytes | None = None,
     about: Mapping[str, str] | None = None,
-    warnings: Sequence[str] = (),
+    warnings: Sequence[str] | None = None,
 ) -> Signature:
     """Sign the finished run in ``folder``; several people may. Who has signed already signs no second time.
 
@@ -99,8 +99,8 @@ def sign_run(
         password: The key's password, if it has one.
         about: Those of ``responsible``, ``contact`` and ``purpose`` that the statement does not say. The signature
             covers them; the sealed statement stays as it is.
-        warnings: What stands before "private" by now, beside what the statement itself warns of: other runs on the
-            same data, say. The signature covers it, so that nobody can say later that the signer was not told.
+        warnings: What stands before "private" by now, as in the verdict of a check; by default what the statement
+            itself warns of. The signature covers it, so that nobody can say later that the signer was not told.
 
     Raises:
         TacitaError: The folder holds no finished run; something was changed; the verdict guarantees nothing; the
@@ -115,7 +115,7 @@ def sign_run(
     if others := sorted({*(about or {})} - {*TO_SIGN}):
         raise ValueError(f"about must hold {', '.join(TO_SIGN)}, got {', '.join(others)}.")
     _check_signable(run.fields, about or {})
-    warned = tuple(dict.fromkeys((*verdict(run.fields).warnings, *warnings)))
+    warned = tuple(verdict(run.fields).warnings if warnings is None else warnings)
     private = _private_key(key, password)
     new = Signature(
         **_place(folder),
