@@ -20,7 +20,7 @@ from tacita.ledger import Ledger
 from tacita.ledger.statement import main_session
 from tacita.ledger.text_lines import rounded_up
 from tacita.random import Randomness
-from tacita.report.run_charts import LONGEST_WORDS, MOST_SHAPES, charts_of, score_charts, shape_charts
+from tacita.report.run_charts import MOST_SHAPES, charts_of, score_charts, shape_charts
 from tacita.report.run_numbers import RATES, RunNumbers
 from tacita.report.run_page import WITHHELD, report_page
 from tacita.tables import train_table
@@ -209,7 +209,7 @@ def test_cells_with_hostile_words_are_drawn_and_escaped(runs):
     (chart,) = shape_charts(odd)
     assert HOSTILE not in chart.svg
     assert len(re.findall('class="tip"', chart.svg)) == 3 * len(cells)
-    assert [row[0] for row in chart.rows][2:4] == ["x y", f"{'a' * (LONGEST_WORDS - 1)}…"]
+    assert [row[0] for row in chart.rows][2:4] == ["x y", "a" * 90]  # whole: two may begin alike
     assert "Pale: a cell of few rows" in chart.says
 
 

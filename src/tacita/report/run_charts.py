@@ -204,7 +204,7 @@ def shape_charts(model: TableModel) -> list[RunChart]:
 
 
 def _shape_chart(shape: Shape, outputs: Sequence[str], least: float) -> RunChart:
-    cells, values = [_short(cell) for cell in shape.cells], np.array(shape.values)
+    cells, values = [" ".join(cell.split()) for cell in shape.cells], np.array(shape.values)
     pale = [shape.bought and rows < least for rows in shape.rows]
     drawn = list(zip(outputs, PALETTE, values.T, strict=False))
 
@@ -217,7 +217,7 @@ def _shape_chart(shape: Shape, outputs: Sequence[str], least: float) -> RunChart
             for bar, cell, value, faint in zip(bars, cells, heights, pale, strict=True):
                 bar.set(gid=_tip(axes, f"{cell}: {output} {value:+.3g}"), alpha=0.35 if faint else None)
         named = places[:: -math.ceil(len(cells) / MOST_LABELS)]  # from the end, where missing cells are
-        axes.set_xticks(named, [_no_formula(cells[i]) for i in named], rotation=35, ha="right", fontsize=8)
+        axes.set_xticks(named, [_no_formula(_short(cells[i])) for i in named], rotation=35, ha="right", fontsize=8)
         axes.set(ylabel="value less the mean")
         axes.grid(axis="x", visible=False)
         if len(drawn) > 1:
