@@ -185,7 +185,7 @@ def test_a_ledger_and_a_whole_training_without_fcntl(tmp_path) -> None:
 
 
 def test_no_module_but_the_ground_asks_for_what_only_posix_has() -> None:
-    """``fcntl`` is asked for in one place, and a file's owner in another, and may be missing there."""
+    """``fcntl`` is asked for in one place, a file's owner and the most memory held in others, and may miss there."""
     only = (
         "import fcntl",
         "import resource",
@@ -202,4 +202,4 @@ def test_no_module_but_the_ground_asks_for_what_only_posix_has() -> None:
         for name in only
         if name in path.read_text(encoding="utf-8")
     }
-    assert found == {("_files.py", "import fcntl"), ("compiled.py", "os.getuid")}
+    assert found == {("_files.py", "import fcntl"), ("compiled.py", "os.getuid"), ("looking.py", "import resource")}

@@ -347,7 +347,7 @@ _TABLE: dict[Callable[[_Call], str | None], str] = {
         _fft_c2c _fft_c2r _fft_r2c _log_softmax _log_softmax_backward_data _safe_softmax _softmax _softmax_backward_data
         all amax amin aminmax any argmax argmin cat constant_pad_nd cummax cummin cumprod cumsum diag_embed diagonal
         diagonal_backward flip gather glu glu_backward index_add index_copy index_fill index_select kthvalue
-        linalg_cross linalg_vector_norm logcumsumexp logsumexp max mean median min mode native_layer_norm
+        linalg_cross linalg_vector_norm logcumsumexp logsumexp max mean median min mode nansum native_layer_norm
         native_layer_norm_backward norm pixel_shuffle pixel_unshuffle prod repeat roll rot90 scatter scatter_add
         scatter_reduce select select_backward slice slice_backward sort split split_with_sizes stack std std_mean sum
         topk unbind unfold unfold_backward unsafe_split value_selecting_reduction_backward var var_mean""",
