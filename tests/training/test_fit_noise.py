@@ -1,9 +1,12 @@
 """Correlated noise and batches by secret coin in the five-line path: chosen, stated, resumed, refused in words."""
 
+from functools import partial
+
 import pytest
 import torch
 
 import tacita
+from tacita.accounting import calibrate, gaussian_sum_event
 from tests.training.test_fit import SETTINGS, interrupted, problem
 from tests.training.test_fit_variants import resumed_and_whole, sgd
 
@@ -59,6 +62,11 @@ def test_another_noise_is_refused_at_a_resume(monkeypatch, tmp_path):
         ({"noise": "correlated", "feedback": tacita.PrivateFeedback(max_feedback_norm=1.0)}, "go without feedback"),
         ({"noise": "auto", "max_grad_norm": "adaptive"}, "with noise='independent'"),
         ({"noise": "correlated", "expected_batch_size": 200}, "two batches an epoch or more"),
+        ({"noise_multiplier": 1.0}, "one of epochs and noise_multiplier must be given"),
+        ({"epochs": None}, "one of epochs and noise_multiplier must be given"),
+        ({"epochs": None, "noise_multiplier": 0.0}, "noise_multiplier must be a finite number > 0"),
+        ({"epochs": None, "noise_multiplier": 0.2}, "noise_multiplier must be larger: at 0.2 one step costs more"),
+        ({"epochs": None, "noise_multiplier": 1.0, "noise": "auto"}, "must go with noise='independent'"),
     ],
 )
 def test_what_is_not_served_is_refused_before_a_record_is_read(changes, says, tmp_path):
@@ -73,6 +81,26 @@ def test_what_is_not_served_is_refused_before_a_record_is_read(changes, says, tm
     with pytest.raises(ValueError, match=says):
         tacita.fit(model, loss_fn, Unread(), **{**SETTINGS, **changes}, folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
+@pytest.mark.parametrize(("noise_multiplier", "epsilon"), [(1.0, 4.0), (3.0, 1.0)])
+def test_a_training_of_given_noise_makes_as_many_steps_as_the_target_holds(relation, noise_multiplier, epsilon):
+    """One step more would need more noise, and the noise of the steps that are made is the smallest that holds them."""
+    changes = {"epochs": None, "target_epsilon": epsilon, "neighboring_relation": relation}
+    run = tacita.fit(*problem(), **{**SETTINGS, **changes}, noise_multiplier=noise_multiplier)
+    steps, event = run.ledger.sessions[0].queries_made, run.ledger.sessions[0].event
+    law = tacita.PoissonSampler(expected_batch_size=50, num_records=200).law
+
+    def least(queries):
+        events = partial(gaussian_sum_event, law, (1.0,), relation=relation)
+        return calibrate(
+            lambda noise: events((noise,)), relation, target_epsilon=epsilon, target_delta=1e-3, queries=queries
+        )
+
+    assert least(steps) <= noise_multiplier < least(steps + 1)
+    assert event.noise_std == pytest.approx((least(steps),), rel=1e-3)
+    assert 0.99 * epsilon < run.ledger.epsilon(1e-3) <= epsilon
 
 
 def test_a_share_of_a_ledger_pays_for_it():

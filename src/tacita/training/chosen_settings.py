@@ -1,13 +1,14 @@
 """The settings of ``fit`` that public rules choose where the caller does not (``docs/defaults.md``)."""
 
 from collections.abc import Callable, Iterable, Mapping
+from operator import methodcaller
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from tacita import _validate
-from tacita.accounting import NeighboringRelation
+from tacita.accounting import NeighboringRelation, gaussian_sum_event, most_queries
 from tacita.accounting.relations import check_relation
 from tacita.adaptive_clipping import AdaptiveClippedSum
 from tacita.clipping import FlatClipper
@@ -20,9 +21,10 @@ from tacita.mechanisms import GaussianMechanism
 from tacita.methods import ExponentialAverage, RandomIterate, SuffixAverage
 from tacita.oracles import GradientOracle, trainable
 from tacita.oracles.records import as_records, num_rows
-from tacita.sampling import PoissonSampler
+from tacita.sampling import PoissonSampler, Sampler
 
 EMA_SHARE = 0.1  # the exponential average's window, as a share of the steps
+MOST_QUERIES = 10**6  # that a training plans where its noise is given
 FEW_ROWS_ABOVE = 4.0  # epsilon above which one row of a user is the better choice
 AverageName = Literal["last", "all", "half", "ema", "random"]
 EndPoint = SuffixAverage | ExponentialAverage | RandomIterate
@@ -107,10 +109,34 @@ def chosen_sampler(
     return PoissonSampler(expected_batch_size=batch, num_records=num_records)
 
 
+def chosen_length(
+    epochs: float | None, noise_multiplier: float | None, relation: NeighboringRelation, epsilon: float, delta: float
+) -> Callable[[Sampler], int]:
+    """Return what gives the number of queries: those of ``epochs``, or as many as epsilon holds at the noise given."""
+    if (epochs is None) == (noise_multiplier is None):
+        raise ValueError(
+            "one of epochs and noise_multiplier must be given: how often the data are passed, and the noise follows "
+            "from the target; or the noise, and as many steps are made as the target holds."
+        )
+    if epochs is not None:
+        return methodcaller("queries_for", epochs)
+    std = _validate.positive("noise_multiplier", noise_multiplier)
+
+    def held(sampler: Sampler) -> int:
+        event = gaussian_sum_event(sampler.law, (1.0,), (std,), relation)
+        if queries := most_queries(event, epsilon, delta, at_most=MOST_QUERIES):
+            return queries
+        raise ValueError(
+            f"noise_multiplier must be larger: at {std:g} one step costs more than the target epsilon {epsilon:g}."
+        )
+
+    return held
+
+
 def chosen_strategy(
     noise: Noise,
     poisson: PoissonSampler,
-    epochs: float,
+    length: Callable[[Sampler], int],
     hardened: bool,
     *,
     relation: NeighboringRelation,
@@ -121,10 +147,8 @@ def chosen_strategy(
     """Return the batches and the noise: Poisson sampling and independent noise, or what ``noise`` asks for."""
     if noise == "independent":
         form = RoundedGaussian if hardened else GaussianMechanism
-        return Strategy(words=noise, sampler=poisson, form=form, queries=poisson.queries_for(epochs))
-    strategy, words = choose_strategy(
-        noise, poisson, lambda sampler: sampler.queries_for(epochs), relation=relation, epsilon=epsilon, delta=delta
-    )
+        return Strategy(words=noise, sampler=poisson, form=form, queries=length(poisson))
+    strategy, words = choose_strategy(noise, poisson, length, relation=relation, epsilon=epsilon, delta=delta)
     chosen.words.append(words)
     return strategy
 

@@ -48,6 +48,7 @@ from tacita.training.chosen_settings import (
     check_optimizer,
     chosen_average,
     chosen_clipper,
+    chosen_length,
     chosen_optimizer,
     chosen_rows_per_query,
     chosen_sampler,
@@ -76,7 +77,8 @@ def fit(
     *,
     target_epsilon: float,
     target_delta: float,
-    epochs: float,
+    epochs: float | None = None,
+    noise_multiplier: float | None = None,
     num_records: int | None = None,
     expected_batch_size: float | None = None,
     max_grad_norm: float | Literal["adaptive"] | None = None,
@@ -128,6 +130,9 @@ def fit(
         target_epsilon: The epsilon of the whole run, > 0.
         target_delta: Its delta; must be below ``1 / num_records``, and should be far below.
         epochs: Passes over the data, in expectation.
+        noise_multiplier: In place of ``epochs``: the standard deviation of the noise over the threshold, and as many
+            steps are made as the target holds. The noise is then calibrated to that number, and is smaller by a
+            fraction of a step's worth. It goes with ``noise="independent"`` and without ``feedback``.
         num_records: Public number of records. Under add_or_remove_one it must be given: the true number is protected,
             and a declared guess sets the rate and the divisor. Under the other relations it is the data's.
         expected_batch_size: ``None`` lets tacita choose ``max(min(n, 256), n / 50)``, n the number of records.
@@ -224,7 +229,7 @@ def fit(
         True
     """
     check_optimizer(optimizer, scheduler)
-    _check_variants(average, noise, feedback, hardened, early_stop, score=score)
+    _check_variants(average, noise, feedback, hardened, early_stop, score=score, noise_multiplier=noise_multiplier)
     check_name(dataset_name, folder)
     check_about({} if about is None else about)
     written = Published(publish, export, folder)
@@ -255,7 +260,9 @@ def fit(
     trained_on = num_records if score is None or num_records is None else score.kept(num_records)
     sampler = chosen_sampler(trained_on, data["dataset"], relation, expected_batch_size, target_delta, chosen=chosen)
     target: dict[str, Any] = {"relation": relation, "epsilon": target_epsilon, "delta": target_delta}
-    strategy = chosen_strategy(noise, sampler, epochs, hardened, **target, chosen=chosen)
+    strategy = chosen_strategy(
+        noise, sampler, chosen_length(epochs, noise_multiplier, **target), hardened, **target, chosen=chosen
+    )
     ranks = processes_of(process_group, model)
     mechanism = partial(CalibratedGaussian, target_epsilon=target_epsilon, target_delta=target_delta)
     reading: dict[str, Any] = {"num_workers": num_workers, "method": method, "reservation": reservation, "share": share}
@@ -320,6 +327,7 @@ def _check_variants(
     early_stop: EarlyStop | None,
     *,
     score: Any,
+    noise_multiplier: float | None,
 ) -> None:
     """Refuse values that do not exist or do not go together, before a folder is made."""
     check_average(average)
@@ -332,6 +340,8 @@ def _check_variants(
     if noise != "independent" and (hardened or feedback is not None):
         other = "hardened" if hardened else "feedback"
         raise ValueError(f"noise={noise!r} must go without {other}: no guarantee is proved for both. Leave out one.")
+    if noise_multiplier is not None and (noise != "independent" or feedback is not None):
+        raise ValueError("noise_multiplier must go with noise='independent' and without feedback: give epochs instead.")
     if feedback is not None and as_feedback(feedback) and hardened:
         raise ValueError("feedback must go without hardened: the error of clipping is not on a grid. Leave out one.")
     if early_stop is not None and average == "random":
