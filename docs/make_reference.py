@@ -176,11 +176,6 @@ The range is the grid's: from -C to C, or from -tau to tau.
 
 {cells(table_of(ShuffledSumEvent))}
 
-## An unclipped sum
-
-`UnclippedGradientOracle`. It is charged as a clipped sum with the declared bound as C, **and only if the bound holds**.
-The statement prints the condition and no unconditional epsilon; see [second-order points](second-order.md).
-
 ## Other sessions
 
 | session | what it spends |

@@ -91,8 +91,6 @@ def released(dataset, *, kind=tacita.ClippedGradientOracle, num_records=ROWS, qu
         randomness=tacita.Randomness.insecure(0),
         **changes,
     )
-    if kind is tacita.UnclippedGradientOracle:
-        del settings["clipper"]
     oracle = kind(model, loss, dataset, **settings)
     found = [oracle.query(dict(model.named_parameters())).gradient for _ in range(queries)]
     return torch.cat([value.flatten() for gradient in found for value in gradient.values()])
@@ -123,9 +121,6 @@ ORACLES = {
     "error feedback": dict(
         kind=tacita.ErrorFeedbackOracle,
         feedback=tacita.BoundedFeedback(max_feedback_norm=0.5, max_residual_norm=0.5),
-    ),
-    "unclipped": dict(
-        kind=tacita.UnclippedGradientOracle, declared_max_grad_norm=50.0, failure_probability=0.0, because="it is so"
     ),
     "physical batches": dict(max_physical_batch_size=7),
     "workers": dict(num_workers=1),

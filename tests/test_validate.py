@@ -17,7 +17,6 @@ from tacita import (
     clipping,
     error_feedback,
     linear,
-    second_order,
 )
 from tacita.accounting import gaussian_epsilon
 from tacita.linear_model import PrivateLogisticRegression
@@ -91,7 +90,6 @@ def test_the_least_threshold_leaves_room_for_subnormal_coordinates():
         lambda c: clipping.PerLayerClipper(max_grad_norm=c),
         lambda c: clipping.PerLayerClipper(max_grad_norm={"": c}),
         lambda c: linear.SecondMoment(max_row_norm=c),
-        lambda c: second_order.UnclippedSum(declared_max_grad_norm=c, failure_probability=1e-7),
         lambda c: error_feedback.ReleasedFeedback(max_feedback_norm=1.0, max_residual_norm=c),
         lambda c: error_feedback.BoundedFeedback(max_feedback_norm=1.0, max_residual_norm=c),
         lambda c: StationarityQuery(**{**QUERY, "max_grad_norm": c}),

@@ -7,6 +7,7 @@ import tacita
 from tacita.errors import BudgetExceededError, LedgerError
 from tacita_reproductions import find
 from tacita_reproductions.noisy_sgd_noise import EPSILONS, formula_multiplier, real_epsilon, unsafe_formula_1_noise
+from tacita_reproductions.unclipped_sum import UnclippedSum
 
 RATE, STEPS = 512 / 50_000, 2328
 TARGET = dict(nominal_epsilon=8.0, nominal_delta=0.01)
@@ -28,18 +29,17 @@ def make(clipped=True, clipper=None, rate=RATE, relation="add_or_remove_one", sa
         planned_queries=STEPS,
         randomness=tacita.Randomness.insecure(0),
     )
-    kind = (
-        dict(clipper=clipper or tacita.FlatClipper(max_grad_norm=2.5))
+    estimator = (
+        tacita.ClippedSum(clipper or tacita.FlatClipper(max_grad_norm=2.5))
         if clipped
-        else dict(declared_max_grad_norm=2.5, failure_probability=0.0)
+        else UnclippedSum(declared_max_grad_norm=2.5, failure_probability=0.0)
     )
-    build = tacita.ClippedGradientOracle if clipped else tacita.UnclippedGradientOracle
-    return build(
+    source = tacita.NetworkSource(
         torch.nn.Linear(2, 1),
         lambda model, b: (model(b[0]) - b[1]).square().sum(1),
         (torch.ones(20, 2), torch.ones(20, 1)),
-        **{**settings, **kind, **changes},
     )
+    return tacita.GradientOracle(source, estimator=estimator, **{**settings, **changes})
 
 
 @pytest.mark.parametrize("nominal", TABLE)

@@ -21,6 +21,7 @@ from tacita_reproductions.noisy_sgd_runs import (
     oracle_of,
 )
 from tacita_reproductions.noisy_sgd_training import FULL, REDUCED, SMALL, _checks, pessimistic, sentences
+from tacita_reproductions.unclipped_sum import UnclippedSum
 
 FIGURES = ["1a", "1b", "2a", "2b", "3a", "3b"]
 
@@ -84,7 +85,7 @@ def test_the_ways_to_train_have_the_noise_they_say():
 
 def test_a_claim_that_is_true_is_not_called_refuted():
     oracle = oracle_of(tiny(), tiny().build(), PAPER_NOISE, 1 / 8, 0)
-    assert isinstance(oracle, tacita.UnclippedGradientOracle)
+    assert isinstance(oracle.estimator, UnclippedSum)
     assert tacita.statement(oracle.ledger, delta=0.02).to_json()["disclaimers"] == []
 
 

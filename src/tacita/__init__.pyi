@@ -73,8 +73,6 @@ from .second_order import (
     StationarityQuery,
     StationaryCertificate,
     StationaryTest,
-    UnclippedGradientOracle,
-    UnclippedSum,
     is_second_order_stationary,
     public_stationarity,
 )
@@ -142,8 +140,6 @@ __all__ = [
     "SuffixAverage",
     "TacitaError",
     "Trial",
-    "UnclippedGradientOracle",
-    "UnclippedSum",
     "UnitPoissonSampler",
     "UnsupportedEventError",
     "UnsupportedModuleError",

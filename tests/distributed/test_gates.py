@@ -4,7 +4,6 @@ import itertools
 import math
 import threading
 import time
-import warnings
 
 import numpy as np
 import pytest
@@ -80,11 +79,6 @@ def make_oracle(
         randomness=tacita.Randomness.insecure(0) if rank == 0 else None,
     )
     model, data = model or make_model(), data or (Rows().x, Rows().x.sum(1))
-    if kind == "unclipped":
-        bound = dict(declared_max_grad_norm=1.0, failure_probability=0.0)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that the noise is long
-            return tacita.UnclippedGradientOracle(model, loss, data, **{**settings, **bound, **more})
     settings |= {"correlated": CORRELATED, "banded": BANDED}.get(kind, {})
     settings["clipper"] = tacita.FlatClipper(max_grad_norm=1.0)
     if kind in FEEDBACK:
@@ -117,7 +111,7 @@ def on_ranks(size, **settings):
     return run_ranks(size, lambda rank, group: trained(make_oracle(rank, group, **settings)))
 
 
-@pytest.mark.parametrize("kind", ["clipped", "unclipped", "correlated", "banded", *FEEDBACK])
+@pytest.mark.parametrize("kind", ["clipped", "correlated", "banded", *FEEDBACK])
 def test_ranks_release_what_one_process_releases(kind):
     alone, state = trained(make_oracle(0, None, kind=kind))
     found = results(on_ranks(2, kind=kind))

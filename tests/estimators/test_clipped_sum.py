@@ -11,7 +11,6 @@ from tacita.estimators import ClippedSum
 from tacita.gradients.given import GivenEngine, GivenSource
 from tacita.hardened import CappedSum, GridSum
 from tacita.sampling import FullBatchSampler
-from tacita.second_order import UnclippedSum
 
 CLIPPERS = [
     FlatClipper(max_grad_norm=1.0),
@@ -94,7 +93,7 @@ def test_a_batch_may_be_a_mapping():
     torch.testing.assert_close(found.sum, dict(loop.sum))
 
 
-@pytest.mark.parametrize("kind", [ClippedSum, GridSum, CappedSum, UnclippedSum])
+@pytest.mark.parametrize("kind", [ClippedSum, GridSum, CappedSum])
 def test_an_estimator_that_computes_something_else_inherits_no_promise(kind):
     with pytest.raises(TypeError, match=f"Plain cannot be derived from {kind.__name__}.*state its own sensitivity"):
 

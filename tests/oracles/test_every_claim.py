@@ -58,11 +58,6 @@ CLAIMS = {
         dict(CLIPPED, feedback=tacita.ReleasedFeedback(max_feedback_norm=0.5, max_residual_norm=2.0)),
         SQUARE_ROOTS,
     ),
-    "unclipped": Claim(
-        tacita.UnclippedGradientOracle,
-        dict(declared_max_grad_norm=1.0, failure_probability=0.0),
-        {"all": 1.0},
-    ),
     "rounded": Claim(
         tacita.ClippedGradientOracle,
         dict(CLIPPED, mechanism=tacita.RoundedGaussian(noise_multiplier=1.0), method="loop"),
@@ -70,7 +65,6 @@ CLAIMS = {
     ),
 }
 every_claim = pytest.mark.parametrize("name", CLAIMS)
-pytestmark = pytest.mark.filterwarnings("ignore:declared_max_grad_norm is 1, and the noise")
 
 
 class NeverEnough:
@@ -169,7 +163,7 @@ def price(problem, name):
     return Watched(problem, name).oracle.ledger.conditional_bound(DELTA).epsilon
 
 
-@pytest.mark.parametrize("name", ["clipped", "released-residuals", "unclipped", "rounded"])
+@pytest.mark.parametrize("name", ["clipped", "released-residuals", "rounded"])
 def test_the_price_is_that_of_sampled_gaussian_queries(problem, name):
     """One, or several blocks that are one once each is divided by its noise."""
     assert price(problem, name) == pytest.approx(sampled_gaussian(), rel=1e-3)

@@ -24,7 +24,7 @@ def lock_that_nobody_takes():
     put(HeldLock, "_lock_beside", lambda self, path, wait: None)
 
 
-@bug(11, caught_by=[CLAIMS + f"[{name}]" for name in ("clipped", "released-residuals", "unclipped")])
+@bug(11, caught_by=[CLAIMS + f"[{name}]" for name in ("clipped", "released-residuals")])
 def options_of_a_session_lost():
     """An oracle reserves a thousand queries, whatever its caller asked for."""
     made = Payment.__init__

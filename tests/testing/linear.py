@@ -1,7 +1,6 @@
 """Oracles on a linear problem, one of each kind: the loss of a row is its inner product with the parameters."""
 
 from dataclasses import replace
-from unittest import mock
 
 import torch
 from torch import nn
@@ -28,12 +27,9 @@ from tacita import (
     ReleasedFeedback,
     RoundedGaussian,
     ShuffledEpochsSampler,
-    UnclippedGradientOracle,
-    UnclippedSum,
 )
 from tacita.convex import MedianOfMeans
 from tacita.errors import UnsupportedEventError
-from tacita.estimators import Estimator
 from tacita.federated import ClippedDifference
 from tacita.gradients.given import GivenSource
 from tacita.linear import HuberLoss, LinearSource, SecondMoment
@@ -120,63 +116,6 @@ def network(sampler, relation, *, method, model=Layers, clipper=FLAT, noise_mult
             method=method,
             **more,
         )
-
-    return make_oracle
-
-
-class Promised(Estimator):
-    """An unclipped sum, accounted where its condition holds: a claim that an audit can look for."""
-
-    def __init__(self, **settings):
-        self._sum = UnclippedSum(**settings)
-
-    def event(self, *args):
-        return self._sum.event(*args).inner
-
-    def __call__(self, engine, state):
-        return self._sum(engine, state)
-
-    def gradient(self, released, divisor):
-        return self._sum.gradient(released, divisor)
-
-    def sensitivity(self, relation, shapes):
-        return self._sum.sensitivity(relation, shapes)
-
-    def block_sizes(self, shapes):
-        return self._sum.block_sizes(shapes)
-
-    def initial_state(self, shapes, lead=()):
-        return self._sum.initial_state(shapes, lead)
-
-    def __repr__(self):
-        return f"Promised({self._sum!r})"
-
-
-def kept_promise(rows):
-    """Rows no longer than 1, but for those that are not finite, which count as zero anyway."""
-    norms = rows.double().norm(dim=1, keepdim=True)
-    return (rows / norms.clamp(min=1.0) * (1 - 1e-6)).to(rows.dtype)
-
-
-def unclipped(sampler, relation, *, noise_multiplier=2.0, queries=2):
-    """The public class, on rows that keep the promise, with the claim that it makes under its condition."""
-
-    def make_oracle(rows, ledger):
-        if ledger.neighboring_relation != relation:
-            raise UnsupportedEventError("audited under another relation")
-        with mock.patch("tacita.second_order.unclipped_oracle.UnclippedSum", Promised):
-            return UnclippedGradientOracle(
-                Layers(rows.shape[1]),
-                losses,
-                (kept_promise(rows),),
-                ledger=ledger,
-                sampler=declared(rows, ledger, sampler),
-                declared_max_grad_norm=1.0,
-                failure_probability=0.0,
-                mechanism=GaussianMechanism(noise_multiplier=noise_multiplier),
-                planned_queries=queries,
-                method="program",
-            )
 
     return make_oracle
 
@@ -319,7 +258,6 @@ ORACLES = {
         "add_or_remove_one", given(full, noise_multiplier=2.0, queries=4, estimator=difference)
     ),
     "clipped-samples": under("add_or_remove_one", given(allocated(2), noise_multiplier=0.5, estimator=samples)),
-    "unclipped": unclipped(full, "add_or_remove_one"),
     "hidden-error": feedback(
         PrivateFeedback(max_feedback_norm=0.2),
         poisson,

@@ -90,7 +90,7 @@ def test_every_oracle_has_its_contract_or_a_reason():
 
 def test_what_is_known_is_not_nothing():
     known = classes().keys() | others()
-    assert {"ClippedGradientOracle", "UnclippedGradientOracle", "ErrorFeedbackOracle", "GradientOracle"} <= known
+    assert {"ClippedGradientOracle", "ErrorFeedbackOracle", "GradientOracle"} <= known
     assert {"PrivateFeedback", "BoundedFeedback", "ReleasedFeedback"} <= known
     assert {"GaussianMechanism", "RoundedGaussian", "StationaryTest"} <= known
 

@@ -14,10 +14,10 @@ from tacita.estimators import ClippedSum
 from tacita.ledger.text_lines import rounded_up
 from tacita.mechanisms import GaussianMechanism
 from tacita.oracles import GradientOracle
-from tacita.second_order import UnclippedSum
 from tacita.second_order.noisy_sgd import honest_delta, paper_mean_noise_std
 from tacita_reproductions.paper_noise import ClaimedNoise, with_noise
 from tacita_reproductions.runner import Check, Progress, Result, Row
+from tacita_reproductions.unclipped_sum import UnclippedSum
 
 EPSILONS = (1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0, 8.0)
 DELTA = 0.01  # the paper's
@@ -73,7 +73,7 @@ def unsafe_formula_1_noise(
 
     Args:
         oracle: A :class:`~tacita.ClippedGradientOracle` with a :class:`~tacita.FlatClipper`, or a
-            :class:`~tacita.UnclippedGradientOracle`, with Poisson sampling under add_or_remove_one, which has made no
+            oracle of an :class:`UnclippedSum`, with Poisson sampling under add_or_remove_one, which has made no
             query.
         nominal_epsilon: The epsilon that the paper claims for this noise.
         nominal_delta: The delta of formula (1).
@@ -123,7 +123,7 @@ def _claim(oracle: GradientOracle, nominal_delta: float) -> tuple[str, float]:
     if isinstance(estimator, ClippedSum) and isinstance(estimator.clipper, FlatClipper):
         return "the paper's Theorem 3.1", nominal_delta
     raise ValueError(
-        "oracle must be a ClippedGradientOracle with a FlatClipper, or an UnclippedGradientOracle, "
+        "oracle must be a ClippedGradientOracle with a FlatClipper, or one of an UnclippedSum, "
         f"because the formula was published for these, got {oracle!r}."
     )
 

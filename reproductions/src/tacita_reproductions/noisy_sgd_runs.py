@@ -5,7 +5,6 @@ Source: "Noise is All You Need: Private Second-Order Convergence of Noisy SGD", 
 
 import contextlib
 import io
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,13 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from tacita.clipping import FlatClipper
+from tacita.estimators import ClippedSum
 from tacita.estimators.clipped_sum import clipped_gradient_sum
+from tacita.gradients import NetworkSource
 from tacita.ledger import Ledger
 from tacita.mechanisms import GaussianMechanism
-from tacita.oracles import ClippedGradientOracle, GradientOracle
+from tacita.oracles import GradientOracle
 from tacita.random import Randomness
 from tacita.sampling import PoissonSampler
-from tacita.second_order import UnclippedGradientOracle
 from tacita_reproductions.figures import SHARES
 from tacita_reproductions.kept import data_hash
 from tacita_reproductions.noisy_sgd_data import LabelledData
@@ -33,6 +33,7 @@ from tacita_reproductions.noisy_sgd_noise import (
     real_epsilon,
     unsafe_formula_1_noise,
 )
+from tacita_reproductions.unclipped_sum import UnclippedSum
 
 SGD, PAPER_NOISE, EXACT = "SGD", "the paper's noise, not clipped", "clipped, exact noise"
 PROBED = 256  # training records whose gradients are measured
@@ -159,27 +160,19 @@ def oracle_of(task: NoisySGDTask, model: nn.Module, method: str, nominal: float,
         sampler=PoissonSampler(sample_rate=task.sample_rate, num_records=task.records),
         mechanism=GaussianMechanism(noise_multiplier=multiplier),
         planned_queries=task.steps,
-        max_physical_batch_size=task.most_rows,
         randomness=Randomness.insecure(seed),
     )
+    source = NetworkSource(model, losses, task.data.train, max_physical_batch_size=task.most_rows)
     if method == EXACT:
-        return ClippedGradientOracle(
-            model, losses, task.data.train, clipper=FlatClipper(max_grad_norm=task.max_grad_norm), **common
-        )
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore", UserWarning)  # that the noise alone may break the bound: the experiment says so
-        oracle = UnclippedGradientOracle(
-            model,
-            losses,
-            task.data.train,
-            declared_max_grad_norm=task.max_grad_norm,
-            failure_probability=DELTA,
-            because="the paper says so",
-            **common,
-        )
-        claimed = real_epsilon(multiplier, sample_rate=task.sample_rate, steps=task.steps, delta=2 * DELTA)
-        if claimed <= MARGIN * nominal:
-            return oracle
+        return GradientOracle(source, estimator=ClippedSum(FlatClipper(max_grad_norm=task.max_grad_norm)), **common)
+    estimator = UnclippedSum(
+        declared_max_grad_norm=task.max_grad_norm, failure_probability=DELTA, because="the paper says so"
+    )
+    oracle = GradientOracle(source, estimator=estimator, **common)
+    claimed = real_epsilon(multiplier, sample_rate=task.sample_rate, steps=task.steps, delta=2 * DELTA)
+    if claimed <= MARGIN * nominal:
+        return oracle
+    with contextlib.redirect_stdout(io.StringIO()):
         return unsafe_formula_1_noise(oracle, nominal_epsilon=nominal, nominal_delta=DELTA)
 
 

@@ -10,8 +10,6 @@ from tacita.second_order.lanczos import Ritz, lanczos, lanczos_error, lanczos_st
 from tacita.second_order.stationarity import PublicStationarity, is_second_order_stationary, public_stationarity
 from tacita.second_order.stationarity_query import StationarityQuery
 from tacita.second_order.stationary_test import StationaryTest
-from tacita.second_order.unclipped_oracle import UnclippedGradientOracle
-from tacita.second_order.unclipped_sum import UnclippedSum
 
 __all__ = [
     "AboveThreshold",
@@ -23,8 +21,6 @@ __all__ = [
     "StationarityQuery",
     "StationaryCertificate",
     "StationaryTest",
-    "UnclippedGradientOracle",
-    "UnclippedSum",
     "is_second_order_stationary",
     "lanczos",
     "lanczos_error",

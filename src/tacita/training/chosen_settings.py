@@ -113,13 +113,13 @@ def chosen_length(
     epochs: float | None, noise_multiplier: float | None, relation: NeighboringRelation, epsilon: float, delta: float
 ) -> Callable[[Sampler], int]:
     """Return what gives the number of queries: those of ``epochs``, or as many as epsilon holds at the noise given."""
-    if (epochs is None) == (noise_multiplier is None):
+    if epochs is not None and noise_multiplier is None:
+        return methodcaller("queries_for", epochs)
+    if epochs is not None or noise_multiplier is None:
         raise ValueError(
             "one of epochs and noise_multiplier must be given: how often the data are passed, and the noise follows "
             "from the target; or the noise, and as many steps are made as the target holds."
         )
-    if epochs is not None:
-        return methodcaller("queries_for", epochs)
     std = _validate.positive("noise_multiplier", noise_multiplier)
 
     def held(sampler: Sampler) -> int:

@@ -1,6 +1,5 @@
-r"""The sum of unclipped per-sample gradients, which is private only if a bound on them holds that is not enforced.
+r"""Noisy SGD as published: sums of gradients that are not clipped, private only if a bound holds that nobody enforces.
 
-Place: gradients -> [estimators.unclipped_sum] -> mechanisms.
 Source: Avdiukhin, Dinitz, Fan and Yaroslavtsev, "Noise is All You Need: Private Second-Order Convergence of Noisy SGD",
 Algorithm 2. Differs from it in what it claims: delta is :math:`\delta + (1 + e^\epsilon) p`, not :math:`2 \delta`,
 under a condition that the statement prints. Proof, and what fails in the paper: docs/derivations/noisy-sgd.md.
@@ -16,8 +15,8 @@ from torch import Tensor
 
 from tacita import _validate
 from tacita.accounting import ConditionalEvent, CoupledEvent, Event, NeighboringRelation, gaussian_sum_event, moved
-from tacita.estimators.estimator import Estimator, Values
-from tacita.gradients.engine import Engine, Shapes
+from tacita.estimators import Estimator, Values
+from tacita.gradients import Engine, Shapes
 from tacita.sampling import Sampler
 
 GRADIENT = "all"  # the block, named as a flat clipper's, and so gets the same noise

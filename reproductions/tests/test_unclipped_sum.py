@@ -7,15 +7,20 @@ import torch
 
 import tacita
 from tacita import accounting as acc
+from tacita.errors import BudgetExceededError
+from tacita.estimators import Estimator
 from tacita.gradients import GivenEngine
+from tacita.gradients.given import GivenSource
 from tacita.sampling import FullBatchSampler
+from tacita.testing import check_oracle
+from tacita_reproductions.unclipped_sum import UnclippedSum
 
 SHAPES = {"theta": torch.Size([2])}
 RELATION = "add_or_remove_one"
 
 
 def unclipped(**changes):
-    return tacita.UnclippedSum(**{"declared_max_grad_norm": 1.0, "failure_probability": 1e-6, **changes})
+    return UnclippedSum(**{"declared_max_grad_norm": 1.0, "failure_probability": 1e-6, **changes})
 
 
 def clipped(bound):
@@ -94,6 +99,12 @@ def test_nothing_is_claimed_without_the_condition():
     assert tacita.statement(ledger, delta=1e-4).to_json()["epsilon"] is None
 
 
+def test_a_capped_ledger_refuses_it():
+    ledger = tacita.Ledger(neighboring_relation=RELATION, privacy_unit="one row", max_epsilon=100.0, max_delta=1e-3)
+    with pytest.raises(BudgetExceededError, match="guarantees nothing unless every record's gradient"):
+        ledger.register(event(unclipped(declared_max_grad_norm=2.5)), planned_queries=3)
+
+
 def test_the_failure_costs_both_swaps():
     for epsilon in (0.5, 2.0):
         alone = acc.delta([acc.Spend(event(unclipped(failure_probability=0.0)), 5)], epsilon).delta
@@ -157,3 +168,63 @@ def test_nothing_shows_whether_the_bound_held():
 def test_wrong_settings(changes, message):
     with pytest.raises(ValueError, match=message):
         unclipped(**changes)
+
+
+class Promised(Estimator):
+    """An unclipped sum, accounted where its condition holds: a claim that an audit can look for."""
+
+    def __init__(self, **settings):
+        self._sum = UnclippedSum(**settings)
+
+    def event(self, *args):
+        return self._sum.event(*args).inner
+
+    def __call__(self, engine, state):
+        return self._sum(engine, state)
+
+    def gradient(self, released, divisor):
+        return self._sum.gradient(released, divisor)
+
+    def sensitivity(self, relation, shapes):
+        return self._sum.sensitivity(relation, shapes)
+
+    def block_sizes(self, shapes):
+        return self._sum.block_sizes(shapes)
+
+    def initial_state(self, shapes, lead=()):
+        return self._sum.initial_state(shapes, lead)
+
+    def __repr__(self):
+        return f"Promised({self._sum!r})"
+
+
+# -- the contract of every oracle, under the condition
+
+
+def audited(keeps_the_promise):
+    """Oracles on rows that are their own gradients, cut to the declared length or not."""
+
+    def make_oracle(rows, ledger):
+        if keeps_the_promise:
+            norms = rows.double().norm(dim=1, keepdim=True)
+            rows = (rows / norms.clamp(min=1.0) * (1 - 1e-6)).to(rows.dtype)  # what is not finite stays so, and is zero
+        known = 10 if ledger.neighboring_relation == "add_or_remove_one" else len(rows)
+        return tacita.GradientOracle(
+            GivenSource(rows),
+            estimator=Promised(declared_max_grad_norm=1.0, failure_probability=0.0),
+            sampler=tacita.FullBatchSampler(num_records=known),
+            mechanism=tacita.GaussianMechanism(noise_multiplier=2.0),
+            ledger=ledger,
+            planned_queries=2,
+        )
+
+    return make_oracle
+
+
+def test_under_its_condition_it_keeps_the_contract():
+    check_oracle(audited(keeps_the_promise=True))
+
+
+def test_without_its_condition_it_is_refuted():
+    with pytest.raises(AssertionError, match="is claimed"):
+        check_oracle(audited(keeps_the_promise=False))
