@@ -160,9 +160,6 @@ class Events:
             cls.bounded_in_epochs(),
             error_feedback.FirstDrawEvent(relation=relation, inner=cls.hidden()),
             InterleavedEvent(relation=relation, inner=cls.hidden(), between=cls.poisson(0.02, 50.0), every=5),
-            acc.RefutedClaimEvent(
-                relation=relation, inner=cls.hidden(), claim="a paper", claimed_epsilon=2.0, claimed_delta=1e-5
-            ),
             federated.ClientMessagesEvent(relation="replace_one", **blocks),
             federated.ClippedSamplesEvent(
                 relation=relation,

@@ -320,7 +320,6 @@ def test_the_statement_names_what_it_rests_on(make, feedback):
     assert fields["max_grad_norm"] in (1.0, [1.0, 2.0])
     assert fields["sample_rate"] == 0.3
     assert fields["noise_multiplier"] == pytest.approx(1.0)
-    assert fields["disclaimers"] == []
     assert fields["epsilon"] == oracle.ledger.epsilon(1e-5)
     assert "divisor" in words.text
     assert ("never released" in words.text) == (feedback is not RELEASED)

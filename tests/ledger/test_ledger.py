@@ -732,15 +732,3 @@ def test_a_session_that_was_not_needed_stays_in_the_plan():
     _, other = (unused.register(one_pass(), planned_queries=10) for _ in range(2))
     other.withdraw()  # before anything was released
     assert unused.epsilon(DELTA) == book_of_one(one_pass()).epsilon(DELTA)
-
-
-def test_a_session_that_would_still_count_is_not_withdrawn_for_one_that_is_refused():
-    """After a release, the plan keeps a session that is withdrawn: its replacement must fit beside it."""
-    ledger = book(filter="gaussian", max_epsilon=gaussian_epsilon(1.0, DELTA), max_delta=DELTA)
-    old = ledger.register(full_batch(1 / 0.7), planned_queries=1)
-    make(ledger.register(full_batch(1 / 0.3), planned_queries=1), 1)
-    with pytest.raises(BudgetExceededError, match=r"epsilon .* would exceed the cap: epsilon .* filter"):
-        ledger._replace(old, full_batch(1 / 0.68), {})  # 0.7^2 + 0.3^2 + 0.68^2 > 1, without the first it is less
-    assert (old.state, len(ledger.sessions)) == ("registered", 2)
-    ledger._replace(old, full_batch(1 / 0.6), {})
-    assert [one.state for one in ledger.sessions] == ["withdrawn", "open", "registered"]

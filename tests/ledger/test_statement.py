@@ -16,7 +16,6 @@ from tacita.accounting import (
     LaplaceEvent,
     Part,
     PoissonLaw,
-    RefutedClaimEvent,
     Spend,
     attack_accuracy,
     epsilon,
@@ -393,18 +392,6 @@ def test_sessions_that_are_not_hardened_are_named_beside_one_that_is():
         ledger.register(event, planned_queries=1, purpose=purpose)
     (said,) = [caveat for caveat in statement(ledger, DELTA).to_json()["caveats"] if "hardened" in caveat]
     assert "does not cover bounds-1, score-1: attacks on floating-point noise are out of scope there" in said
-
-
-def test_claims_of_withdrawn_sessions_are_not_refuted():
-    ledger = book()
-    ledger.register(TRAIN, planned_queries=10)
-    claimed = RefutedClaimEvent(
-        relation=TRAIN.relation, inner=TRAIN, claim="a paper", claimed_epsilon=0.1, claimed_delta=1e-5
-    )
-    session = ledger.register(claimed, planned_queries=10)
-    assert statement(ledger, DELTA).to_json()["disclaimers"] == [claimed.disclaimer]
-    session.withdraw()
-    assert statement(ledger, DELTA).to_json()["disclaimers"] == []
 
 
 def test_a_statement_of_a_large_epsilon_says_so():

@@ -1,7 +1,6 @@
 """Bugs of error feedback: too little charged for what is remembered, and what is remembered seen from outside."""
 
 import math
-from dataclasses import replace
 
 from tacita.accounting.events import participations
 from tacita.error_feedback import (
@@ -12,9 +11,6 @@ from tacita.error_feedback import (
     hidden_errors,
     interleaved,
 )
-from tacita.ledger import Ledger
-from tacita.oracles import GradientOracle
-from tacita_reproductions import paper_noise
 from tests.planted.plant import bug, put, swap
 
 DICE = "tests/error_feedback/test_feedback.py::"
@@ -22,7 +18,6 @@ BOUNDS = "tests/error_feedback/test_guarantees.py::"
 RESIDUALS = "tests/error_feedback/test_bounded_residuals.py::"
 COMPOSED = "tests/accounting/events/test_composed.py::"
 ORACLE = "tests/error_feedback/test_oracle.py::"
-PAPER = "reproductions/tests/test_paper_noise.py::"
 
 
 @bug(caught_by=[DICE + "test_the_error_never_contains_the_noise"])
@@ -91,47 +86,6 @@ def residuals_add_up_like_noise():
 def turns_say_half():
     """Of queries that take turns only one kind's condition is told."""
     put(interleaved, "all_said", lambda words: next(filter(None, words), None))
-
-
-@bug(caught_by=[PAPER + "test_what_the_paper_does_not_describe_is_refused"])
-def other_algorithms_called_the_papers():
-    """A claim of the paper is said to be false of an algorithm about which it claims nothing."""
-    swap(paper_noise._check_published, lambda estimator, formula: None)
-
-
-@bug(caught_by=[PAPER + "test_a_claim_that_holds_is_not_called_refuted"])
-def true_claims_called_refuted():
-    """A claim is said to be false because the error is charged where there is none yet."""
-    swap(paper_noise._by_first_draw, lambda estimator: estimator)
-
-
-@bug(caught_by=[PAPER + "test_the_share_pays_for_the_new_session"])
-def share_lost_with_the_old_session():
-    """The session in the place of one that a share pays for is paid from outside it."""
-
-    def replace(self, session, event, settings):
-        session.withdraw()
-        return self.register(
-            event,
-            planned_queries=session.planned_queries,
-            part=session.part,
-            settings=settings,
-            secure_randomness=False,
-        )
-
-    put(Ledger, "_replace", replace)
-
-
-@bug(caught_by=[PAPER + "test_settings_of_the_user_are_bound_to_the_new_session"])
-def settings_lost_with_the_old_session():
-    """The session in the place of another is not bound to the user's settings."""
-    build = GradientOracle._build
-
-    def built(self, *args, **more):
-        build(self, *args, **more)
-        self._payment = replace(self._payment, settings={})
-
-    put(GradientOracle, "_build", built)
 
 
 @bug(caught_by=[RESIDUALS + "test_participations_end_where_they_are_unlikely"])

@@ -1,15 +1,13 @@
-"""Bugs of the unclipped sum, of couplings, and of the private choice of a stationary point."""
+"""Bugs of couplings, and of the private choice of a stationary point."""
 
 from tacita.accounting import ConditionalEvent
 from tacita.second_order import AboveThresholdEvent
 from tacita.second_order.above_threshold import AboveThreshold
-from tacita_reproductions import noisy_sgd_noise
-from tests.planted.plant import bug, put, reform, swap
+from tests.planted.plant import bug, put, reform
 
 COUPLED = "tests/accounting/events/test_coupled.py::"
 THRESHOLD = "tests/second_order/test_above_threshold.py::"
 TEST = "tests/second_order/test_stationary_test.py::"
-FORMULA = "reproductions/tests/test_noisy_sgd_noise.py::"
 
 
 # -- couplings
@@ -48,25 +46,3 @@ def above_threshold_counts_as_queries():
     """The event says that it composes query by query: a part of the session is charged as a part."""
     put(AboveThresholdEvent, "per_query", True)
     reform(AboveThresholdEvent, pure_epsilon=lambda event, queries: queries * event.epsilon / 8)
-
-
-# -- the paper's noise
-
-
-@bug(caught_by=[FORMULA + "test_a_claim_that_holds_is_not_called_refuted"])
-def true_claims_of_formula_1_called_refuted():
-    """The noise of formula (1) is said to be too little where it is more than enough."""
-    put(noisy_sgd_noise, "MARGIN", 0.0)
-
-
-@bug(caught_by=[FORMULA + "test_what_the_theorems_are_not_about_is_refused"])
-def formula_1_for_any_sampling():
-    """The claim is said to be false of batches and relations for which nobody proved or claimed it."""
-    swap(noisy_sgd_noise._claim, lambda oracle, nominal_delta: ("the paper's Theorem 3.1", nominal_delta))
-
-
-@bug(caught_by=[FORMULA + "test_without_clipping_no_epsilon_is_stated"])
-def conditional_claim_of_formula_1_called_unconditional():
-    """What is printed of an unclipped oracle does not say that its epsilon rests on the declared bound."""
-    swap(noisy_sgd_noise._unclipped, lambda oracle: False)
-    swap(noisy_sgd_noise._claim, lambda oracle, nominal_delta: ("the paper's Theorem 3.3", 2 * nominal_delta))

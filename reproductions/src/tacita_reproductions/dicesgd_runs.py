@@ -5,10 +5,8 @@ noise, which is not private as claimed; each run says what the ledger charges. T
 Source: Zhang, Bu, Wu, Hong (DiceSGD), Algorithm 3 and appendix C.
 """
 
-import io
 import math
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from statistics import fmean, stdev
@@ -20,6 +18,7 @@ from torch import Tensor, nn
 
 from tacita.clipping import FlatClipper
 from tacita.error_feedback import ErrorFeedbackOracle, PrivateFeedback, ReleasedFeedback
+from tacita.error_feedback.published_noise import paper_automatic, paper_theorem_3_7
 from tacita.ledger import Ledger
 from tacita.ledger.text_lines import rounded_up
 from tacita.mechanisms import CalibratedGaussian, GaussianMechanism
@@ -27,7 +26,6 @@ from tacita.oracles import ClippedGradientOracle, GradientOracle
 from tacita.random import Randomness
 from tacita.sampling import PoissonSampler
 from tacita_reproductions.kept import Kept, data_hash
-from tacita_reproductions.paper_noise import unsafe_paper_noise
 from tacita_reproductions.runner import Check
 
 PLAIN, CLIPPED, CLAIMED, RIGOROUS, RELEASED, EQUAL = METHODS = (
@@ -196,11 +194,22 @@ def oracle_of(task: DiceTask, setting: DiceSetting, network: nn.Module, seed: in
     oracle = ErrorFeedbackOracle(network, task.losses, task.train, feedback=feedback, **options)
     if method != CLAIMED:
         return oracle
-    nominal = dict(nominal_epsilon=task.epsilon, nominal_delta=task.delta)
-    with redirect_stdout(io.StringIO()):  # it prints the guarantee, which is in each row of the results
-        if ratio == 1:
-            return unsafe_paper_noise(oracle, "automatic", **nominal)
-        return unsafe_paper_noise(oracle, "theorem_3_7", residual_bound=feedback_norm, **nominal)
+    wanted = _paper_noise_std(task, setting.max_grad_norm, feedback_norm) * oracle.divisor
+    noise = GaussianMechanism(noise_multiplier=oracle.noise_multiplier * wanted / max(oracle.noise_std.values()))
+    options = _options(task, setting.max_grad_norm, noise, seed)
+    return ErrorFeedbackOracle(network, task.losses, task.train, feedback=feedback, **options)
+
+
+def _paper_noise_std(task: DiceTask, threshold: float, feedback_norm: float) -> float:
+    """Return the noise on the mean that the paper prescribes. An oracle with it is charged what is proved."""
+    records = len(task.train[0])
+    common: dict[str, Any] = dict(
+        num_records=records, steps=task.steps, epsilon=task.epsilon, delta=task.delta, max_grad_norm=threshold
+    )
+    if feedback_norm == threshold:
+        return paper_automatic(**common)
+    constant = records * task.sample_rate * feedback_norm
+    return paper_theorem_3_7(**common, theorem_constant=constant, residual_bound=feedback_norm)
 
 
 def _options(task: DiceTask, threshold: float, mechanism: Any, seed: int) -> dict[str, Any]:

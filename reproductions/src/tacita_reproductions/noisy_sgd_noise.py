@@ -1,28 +1,20 @@
 r"""The noise that the noisy SGD paper prescribes, and the epsilon that it gives. It is not private as claimed.
 
 Formula (1) has a constant c2 that is not given anywhere. With c2 = 1 and ordinary settings it is enough for an epsilon
-below 1/2 and far too little above 2. Only :func:`unsafe_formula_1_noise` gives it to an oracle.
+below 1/2 and far too little above 2. An oracle with it is charged what is proved.
 Source: "Noise is All You Need: Private Second-Order Convergence of Noisy SGD", Theorems 3.1 and 3.3 and section 4.
 """
 
 from functools import cache
 
-from tacita import _validate
 from tacita.accounting import GaussianSumEvent, PoissonLaw, Spend, calibrate, epsilon
-from tacita.clipping import FlatClipper
-from tacita.estimators import ClippedSum
 from tacita.ledger.text_lines import rounded_up
-from tacita.mechanisms import GaussianMechanism
-from tacita.oracles import GradientOracle
 from tacita.second_order.noisy_sgd import honest_delta, paper_mean_noise_std
-from tacita_reproductions.paper_noise import ClaimedNoise, with_noise
 from tacita_reproductions.runner import Check, Progress, Result, Row
-from tacita_reproductions.unclipped_sum import UnclippedSum
 
 EPSILONS = (1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0, 8.0)
 DELTA = 0.01  # the paper's
 RECORDS, BATCH, STEPS, THRESHOLD = 50_000, 512, 24 * 97, 2.5  # CIFAR-10, 24 epochs: only the threshold is the paper's
-MARGIN = 1.01  # the accountant's epsilon for Poisson sampling is less than this times the exact one
 
 
 def formula_multiplier(*, epsilon: float, delta: float, sample_rate: float, steps: int, c2: float = 1.0) -> float:
@@ -58,78 +50,6 @@ def needed_multiplier(*, epsilon: float, delta: float, sample_rate: float, steps
     return calibrate(
         lambda multiplier: clipped_event(multiplier, sample_rate), "add_or_remove_one", epsilon, delta, queries=steps
     )
-
-
-def unsafe_formula_1_noise(
-    oracle: GradientOracle, *, nominal_epsilon: float, nominal_delta: float, c2: float = 1.0
-) -> GradientOracle:
-    r"""Return the oracle with the noise of formula (1). **Not (epsilon, delta)-private as claimed.**
-
-    The ledger withdraws the session of ``oracle`` and registers one with the noise :math:`c_2 C \sqrt{T \ln(1/\delta)}
-    / (n \epsilon)` on the mean. The new session is charged what is proved for it, which is printed beside the nominal
-    epsilon, and the statement begins with "not (epsilon, delta)-DP as claimed". A clipped oracle has the claim of
-    Theorem 3.1, (epsilon, delta); an unclipped one that of Theorem 3.3, (epsilon, 2 delta), and is charged nothing
-    finite, because its guarantee rests on a condition.
-
-    Args:
-        oracle: A :class:`~tacita.ClippedGradientOracle` with a :class:`~tacita.FlatClipper`, or a
-            oracle of an :class:`UnclippedSum`, with Poisson sampling under add_or_remove_one, which has made no
-            query.
-        nominal_epsilon: The epsilon that the paper claims for this noise.
-        nominal_delta: The delta of formula (1).
-        c2: The constant that the paper does not give.
-
-    Raises:
-        ValueError: The oracle is not one that the theorems are about, or the noise is enough for the claim.
-        LedgerError: The oracle has made a query, or a release was made since the oracle was built.
-        BudgetExceededError: The proved guarantee would exceed the ledger's cap or the session's share.
-    """
-    nominal_epsilon = _validate.positive("nominal_epsilon", nominal_epsilon)
-    _validate.delta("nominal_delta", nominal_delta)
-    c2 = _validate.positive("c2", c2)
-    claim, claimed_delta = _claim(oracle, nominal_delta)
-    rate, steps = oracle.sampler.sample_rate, oracle.planned_queries
-    multiplier = formula_multiplier(epsilon=nominal_epsilon, delta=nominal_delta, sample_rate=rate, steps=steps, c2=c2)
-    real = real_epsilon(multiplier, sample_rate=rate, steps=steps, delta=claimed_delta)
-    if not real > MARGIN * nominal_epsilon:
-        raise ValueError(
-            f"nominal_epsilon must be < {real / MARGIN:.6g}, got {nominal_epsilon:g}: the noise of {claim} is enough "
-            f"here, for epsilon {real:.6g} at delta {claimed_delta:g}, so nothing is refuted. Give the oracle "
-            f"GaussianMechanism(noise_multiplier={multiplier:.6g}) instead."
-        )
-    claimed = ClaimedNoise(oracle.estimator, claim, nominal_epsilon, claimed_delta)
-    unsafe = with_noise(oracle, claimed, GaussianMechanism(noise_multiplier=multiplier))
-    only = " if no gradient is ever longer than declared, and inf without that" if _unclipped(oracle) else ""
-    print(
-        f"Noise multiplier {multiplier:.6g} by {claim}: claimed epsilon {nominal_epsilon:g}, rigorous epsilon "
-        f"{real:.6g}{only}, at delta {claimed_delta:g}. {unsafe.event.disclaimer}."
-    )
-    return unsafe
-
-
-def _claim(oracle: GradientOracle, nominal_delta: float) -> tuple[str, float]:
-    """Return who claims the guarantee, and its delta; raise ``ValueError`` if no theorem is about the oracle."""
-    law, relation = oracle.sampler.law, oracle.ledger.neighboring_relation
-    if type(law) is not PoissonLaw or relation != "add_or_remove_one":
-        raise ValueError(
-            "oracle must have Poisson sampling under add_or_remove_one, for which the theorem was proved, got "
-            f"{law.describe()} under {relation}."
-        )
-    estimator = oracle.estimator
-    if _unclipped(oracle):
-        if 2 * nominal_delta >= 1:
-            raise ValueError(f"nominal_delta must be < 1/2, because the claim has twice that, got {nominal_delta:g}.")
-        return "the paper's Theorem 3.3", 2 * nominal_delta
-    if isinstance(estimator, ClippedSum) and isinstance(estimator.clipper, FlatClipper):
-        return "the paper's Theorem 3.1", nominal_delta
-    raise ValueError(
-        "oracle must be a ClippedGradientOracle with a FlatClipper, or one of an UnclippedSum, "
-        f"because the formula was published for these, got {oracle!r}."
-    )
-
-
-def _unclipped(oracle: GradientOracle) -> bool:
-    return isinstance(oracle.estimator, UnclippedSum)
 
 
 def nominal(full: bool, seed: int, progress: Progress) -> Result:

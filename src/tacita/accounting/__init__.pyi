@@ -9,7 +9,7 @@ from .events.counts import (
     stable_failure_probability,
     stable_threshold,
 )
-from .events.coupled import CoupledEvent, RefutedClaimEvent
+from .events.coupled import CoupledEvent
 from .events.event import Event, NoiseSettings, Spend
 from .events.gaussian_sums import GaussianSumEvent, NoisySumEvent, gaussian_sum_event
 from .events.guarantee import Guarantee, gaussian_guarantee
@@ -64,7 +64,6 @@ __all__ = [
     "PoissonUnitLaw",
     "PrivacyCurve",
     "Proof",
-    "RefutedClaimEvent",
     "RenyiFilter",
     "SampledEvent",
     "SamplingLaw",

@@ -61,10 +61,6 @@ class InterleavedEvent(Event):
     def condition(self) -> str | None:
         return all_said((self.inner.condition, self.between.condition))
 
-    @property
-    def disclaimer(self) -> str | None:
-        return all_said((self.inner.disclaimer, self.between.disclaimer))
-
     def describe(self) -> str:
         return f"1 query in {self.every}: {self.inner.describe()}; the others: {self.between.describe()}"
 

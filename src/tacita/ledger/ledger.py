@@ -39,7 +39,6 @@ from tacita.ledger.records import (
     Seal,
     Sealed,
     Share,
-    Withdraw,
     errors_of_record,
     read_record,
     settings_sha256,
@@ -244,16 +243,6 @@ class Ledger:
             record = Register.of(self.id, self._registry.terms, new)
             self._journal.append(to_builtins(record), partial(self._registry.add, new), sync=True)
             return self._registry.sessions[new.id]
-
-    def _replace(self, session: Session, event: Event, settings: Mapping[str, Any]) -> Session:
-        """Withdraw a session and register another event in its place; do neither if the other event is refused."""
-        with self._registry.lock:
-            session._check(Withdraw(session=session.id))
-            bound = settings_sha256(settings)
-            registration = replace(session.registration, event=event, settings_sha256=bound)
-            self._registry.check_in_place_of(session, registration)
-            session.withdraw()
-            return self._register(registration)
 
     # Sealing.
 

@@ -199,16 +199,6 @@ class SessionRegistry:
         if self.filter is None and self.released(part):
             raise LedgerError(TOO_LATE)
 
-    def check_in_place_of(self, old: Session, new: Registration) -> None:
-        """Run both checks of ``new`` as if ``old`` were withdrawn already; change nothing."""
-        counted = old._counts_in_plan
-        old._counts_in_plan = self.released(old.part)
-        try:
-            self.check(new)
-            self.check_budget(new)
-        finally:
-            old._counts_in_plan = counted
-
     def _check_in_share(self, new: Registration, name: str) -> None:
         share = self.sessions.get(name)
         if share is None or share.purpose != SHARE or new.purpose == SHARE:

@@ -127,8 +127,6 @@ def _alarms(fields: Fields) -> Iterator[str]:
         )
     if fields["non_private"]:
         yield "NO PRIVACY GUARANTEE: a session adds no noise, or too little for any epsilon at this delta."
-    for disclaimer in fields["disclaimers"]:
-        yield f"{disclaimer[0].upper()}{disclaimer[1:]}. What is guaranteed is stated below."
     if exact_score(fields):
         yield (
             "EXACT SCORE: the held-out score was computed without noise on private rows. It is outside the "

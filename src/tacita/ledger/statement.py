@@ -203,7 +203,6 @@ def _guarantee(ledger: Ledger, delta: float) -> dict[str, Any]:
         "accountant": bound.accountant,
         **_risk(ledger, bound),
         "assumptions": list(ledger.assumptions),
-        "disclaimers": _disclaimers(ledger),
     }
 
 
@@ -253,12 +252,6 @@ def floating_point(ledger: Ledger) -> str:
     from tacita.accounting.events.hardened import attacks_closed  # which is loaded with such an event
 
     return attacks_closed(events)
-
-
-def _disclaimers(ledger: Ledger) -> list[str]:
-    """Return the claims that others make for such sessions and that are refuted."""
-    said = (session.event.disclaimer for session in ledger.sessions if session.state != "withdrawn")
-    return list(dict.fromkeys(text for text in said if text is not None))
 
 
 def _main(ledger: Ledger) -> dict[str, Any]:

@@ -111,7 +111,6 @@ class StatementFields(Struct, kw_only=True):
     attack_accuracy_from: str | None
     gdp_mu: Positive | None
     assumptions: list[str]
-    disclaimers: list[str]
     sampler: str | None
     sample_rate: Share | None
     planned_queries: Count | None

@@ -159,13 +159,13 @@ WORDS = frozenset(
         "assumptions",
         "attack_accuracy_from",
         "caveats",
-        "disclaimers",
         "files_policy",
         "sampler",
         "verdict_warnings",
     }
 )
 ADDED = frozenset({"attack_accuracy_from", "gdp_mu", "num_units", "verdict_warnings"})  # statements of 0.1 lack them
+GONE = frozenset({"disclaimers"})  # and have these, with nothing in them
 UPPER_BOUNDS = frozenset(
     {
         "attack_accuracy",
@@ -219,7 +219,7 @@ def compare_statements(stated: Mapping[str, Any], again: Mapping[str, Any], *, s
     other = sealed and version is not None and version != tacita_version()
     one, two = ({name: _as_text(value) for name, value in x.items()} for x in (stated, again))
     found = sorted(name for name in {*one, *two} if one.get(name) != two.get(name))
-    worded = [name for name in found if other and name in again and _reworded(name, stated, again)]
+    worded = [name for name in found if other and _reworded(name, stated, again)]
     changed = [name for name in found if name not in worded]
     names = (tuple(name if name.isidentifier() else repr(name) for name in these) for these in (changed, worded))
     return ComparedStatements(*names, words_may_differ=other, version=str(version))
@@ -240,8 +240,8 @@ def _as_text(value: Any) -> str:
 
 def _reworded(name: str, stated: Mapping[str, Any], again: Mapping[str, Any]) -> bool:
     """Return whether a field says the same in other words, or a larger bound."""
-    if name not in stated:
-        return name in ADDED
+    if name not in stated or name not in again:
+        return name in ADDED if name not in stated else name in GONE and not stated[name]
     before, now = stated[name], again[name]
     if name in WORDS:
         return type(before) is type(now)

@@ -76,10 +76,6 @@ class SeveralEvent(Event):
     def condition(self) -> str | None:
         return all_said(part.condition for part in self.parts)
 
-    @property
-    def disclaimer(self) -> str | None:
-        return all_said(part.disclaimer for part in self.parts)
-
     def describe(self) -> str:
         each = zip(self.parts, self.part_queries, strict=True)
         words = (f"{queries} x ({part.describe()})" if queries > 1 else part.describe() for part, queries in each)

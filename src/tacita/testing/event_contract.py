@@ -68,7 +68,7 @@ def _check_plain(event: Event) -> None:
 
 
 def _check_words(event: Event) -> None:
-    words = (event.describe(), event.sampler, *event.assumptions, event.condition, event.disclaimer)
+    words = (event.describe(), event.sampler, *event.assumptions, event.condition)
     for text in words:
         assert text is None or (isinstance(text, str) and text.strip()), f"words must be a text, got {text!r}."
         assert text is None or "\n" not in text, f"words must stand on one line, got {text!r}."

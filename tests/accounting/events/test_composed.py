@@ -232,32 +232,16 @@ def conditional(event, text):
     return acc.ConditionalEvent(relation=event.relation, inner=event, condition_text=text)
 
 
-def refuted(event, claim):
-    return acc.RefutedClaimEvent(
-        relation=event.relation, inner=event, claim=claim, claimed_epsilon=2.0, claimed_delta=1e-5
-    )
-
-
 def test_turns_say_all_that_either_kind_must_say(events):
     plain, hidden = events.poisson(RATE, 1.0), events.hidden()
 
     def turns(inner, between):
         return InterleavedEvent(relation="add_or_remove_one", inner=inner, between=between, every=2)
 
-    assert (turns(hidden, plain).condition, turns(hidden, plain).disclaimer) == (None, None)
+    assert turns(hidden, plain).condition is None
     assert turns(conditional(hidden, "a"), conditional(plain, "b")).condition == "a; b"
     assert turns(conditional(hidden, "a"), conditional(plain, "a")).condition == "a"
     assert turns(hidden, conditional(plain, "b")).condition == "b"
-    says = "not (2, 1e-05)-DP as claimed by "
-    assert turns(refuted(hidden, "A"), refuted(plain, "B")).disclaimer == f"{says}A; {says}B"
-    assert turns(hidden, refuted(plain, "B")).disclaimer == f"{says}B"
-
-
-def test_a_refuted_claim_keeps_what_the_inner_event_must_say(events):
-    says = "not (2, 1e-05)-DP as claimed by "
-    twice = refuted(refuted(events.hidden(), "A"), "B")
-    assert twice.disclaimer == f"{says}B; {says}A"
-    assert twice.describe().count(f"{says}A") == 1
 
 
 @pytest.mark.parametrize(

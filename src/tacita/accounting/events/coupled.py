@@ -1,6 +1,6 @@
-"""Events of sessions that fail, with a known probability, to be what is accounted; and refuted claims of others.
+"""Events of sessions that fail, with a known probability, to be what is accounted.
 
-Proofs: docs/derivations/noisy-sgd.md (coupled sessions); dicesgd.md, "What fails in the published proof".
+Proof: docs/derivations/noisy-sgd.md, section 1.
 """
 
 from dataclasses import dataclass, replace
@@ -38,39 +38,3 @@ class CoupledEvent(WrappedEvent):
     def _guarantee(self, queries: int) -> Guarantee:
         inner = self.inner.guarantee(queries)
         return replace(inner, coupling_gap=inner.coupling_gap + (self.failure_probability if queries else 0.0))
-
-
-@dataclass(frozen=True, kw_only=True)
-class RefutedClaimEvent(WrappedEvent):
-    """A session for which somebody claims more than is true.
-
-    The bounds are those of ``inner``, which are proved. The statement says first that the claim is refuted.
-
-    Attributes:
-        claim: Who claims it, in a few words.
-        claimed_epsilon: The epsilon that was claimed at ``claimed_delta``.
-        claimed_delta: The delta of the claim.
-    """
-
-    claim: str
-    claimed_epsilon: float
-    claimed_delta: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._check(_validate.positive, "claimed_epsilon")
-        _validate.delta("claimed_delta", self.claimed_delta)
-        if not isinstance(self.claim, str) or not self.claim.strip():
-            raise ValueError(f"claim must say who claims the guarantee, got {self.claim!r}.")
-
-    @property
-    def disclaimer(self) -> str:
-        deeper = self.inner.disclaimer
-        return self._refuted if deeper is None else f"{self._refuted}; {deeper}"
-
-    def describe(self) -> str:
-        return f"{self.inner.describe()}; {self._refuted}"
-
-    @property
-    def _refuted(self) -> str:
-        return f"not ({self.claimed_epsilon:g}, {self.claimed_delta:g})-DP as claimed by {self.claim}"

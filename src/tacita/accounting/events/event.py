@@ -96,11 +96,6 @@ class Event(PlainData, metaclass=_Guaranteed, tag="event"):
         return None
 
     @property
-    def disclaimer(self) -> str | None:
-        """A refuted claim about such sessions, which the statement mentions first; ``None`` if there is none."""
-        return None
-
-    @property
     def components(self) -> tuple["Event", ...]:
         """The events that this one is made of, the main one first; empty if it is made of none."""
         return ()

@@ -43,10 +43,6 @@ class OuterEvent(Event):
     def condition(self) -> str | None:
         return self.inner.condition
 
-    @property
-    def disclaimer(self) -> str | None:
-        return self.inner.disclaimer
-
 
 @dataclass(frozen=True, kw_only=True)
 class WrappedEvent(OuterEvent):
