@@ -249,11 +249,15 @@ def test_a_statement_in_the_words_of_another_version_holds(run, capsys) -> None:
 
 
 def _of_0_1(run: Path) -> None:
-    """Rewrite the statement as 0.1.0 sealed it: no mu, the risk by epsilon and delta, an exact score without AUC."""
+    """Rewrite the statement as 0.1.0 sealed it: no mu, the risk by epsilon and delta, an exact score without AUC.
+
+    It had a list of disclaimers, which was empty but for the experiments of papers.
+    """
     stated = _stated(run)
     text = (run / "statement.txt").read_text().replace(" Computed from the whole privacy curve.", "")
     stated["holdout_score"].pop("AUC", None)
     stated["attack_accuracy"] = attack_accuracy(stated["epsilon"], stated["delta"])
+    stated["disclaimers"] = []
     for name in ("attack_accuracy_from", "gdp_mu"):
         del stated[name]
     (run / "statement.json").write_bytes(statement_bytes(stated))
@@ -306,6 +310,7 @@ UNTRUE = {
     "a verdict under conditions": lambda stated: {"verdict": stated["verdict"] + " under conditions"},
     "a condition": lambda stated: {"conditions": ["it rains"]},
     "no list of caveats": lambda stated: {"caveats": "none"},
+    "a disclaimer": lambda stated: {"disclaimers": ["not private as claimed"]},
     "a field of its own": lambda stated: {"true_epsilon": 0.1},
     "another ledger": lambda stated: {"ledger_sha256": "0" * 64},
 }
