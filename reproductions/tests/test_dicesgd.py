@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from tacita.error_feedback.published_noise import paper_automatic, paper_theorem_3_7
 from tacita_reproductions import find
 from tacita_reproductions.dicesgd import Found, checks
 from tacita_reproductions.dicesgd_ablations import ratio_checks, step_checks
@@ -29,6 +28,7 @@ from tacita_reproductions.dicesgd_runs import (
     spread,
     verdict,
 )
+from tacita_reproductions.dicesgd_theory import paper_automatic, paper_theorem_3_7
 from tacita_reproductions.kept import Kept
 
 WEIGHT = "1.weight"  # of the linear layer

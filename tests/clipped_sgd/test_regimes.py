@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tacita.clipped_sgd import ConvexProblem, NonConvexProblem, asymptotic_rate, neighbourhood, regime
+from tacita.clipped_sgd import ConvexProblem, NonConvexProblem, neighbourhood, regime
 from tacita.clipped_sgd.regimes import ROWS
 
 
@@ -74,18 +74,3 @@ def test_units():
             assert one.row == two.row
             assert two.leading_bias == pytest.approx(one.leading_bias * 7 / 3)
             assert two.neighbourhood == pytest.approx(one.neighbourhood * metric)
-            rates = [
-                asymptotic_rate(p, max_grad_norm=g * c, steps=999, failure_probability=0.1, mean_noise_std=g * 0.2)
-                for p, g in ((base, 1.0), (other, 7 / 3))
-            ]
-            assert rates[1] == {name: pytest.approx(value * metric) for name, value in rates[0].items()}
-
-
-def test_rates_have_the_stated_powers():
-    p = unit(0.1)
-    at = {"max_grad_norm": 5.0, "failure_probability": 0.05}
-    few, many = (asymptotic_rate(p, steps=k, mean_noise_std=0.0, **at) for k in (10**6, 10**10))
-    assert few["bias"] == many["bias"]
-    assert few["dp"] == 0
-    assert many["smooth"] / few["smooth"] == pytest.approx(1e-4, rel=1e-3)
-    assert many["stat"] / few["stat"] == pytest.approx(1e-2 * (np.log(2e11) / np.log(2e7)) ** 0.5, rel=1e-2)

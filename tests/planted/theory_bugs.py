@@ -1,24 +1,10 @@
-"""Bugs of plans: noise of the mean on the sum, a factor of the relation or of the steps forgotten."""
+"""Bugs of plans: a factor of the relation or of the steps forgotten."""
 
-from tacita.clipped_sgd import noise, planner
+from tacita.clipped_sgd import planner
 from tests.planted.plant import bug, put
 
-NOISE = "tests/clipped_sgd/test_noise.py::"
 PLANNER = "tests/clipped_sgd/test_planner.py::"
 INTO_AN_ORACLE = PLANNER + "test_the_plan_goes_into_an_oracle"
-
-
-@bug(
-    2,
-    caught_by=[
-        NOISE + "test_mean_and_sum",
-        NOISE + "test_full_participation",
-        NOISE + "test_one_pass_has_no_factor_for_the_steps",
-    ],
-)
-def plan_forgets_that_replaced_records_move_twice():
-    """Noise is planned for one contribution under replace-one."""
-    put(noise, "moved", lambda relation: 1)
 
 
 @bug(2, caught_by=[INTO_AN_ORACLE, PLANNER + "test_noise_of_the_mean_falls_with_the_batch"])

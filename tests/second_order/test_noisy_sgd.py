@@ -5,9 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from tacita.accounting import GaussianSumEvent, PoissonLaw, Spend, epsilon, gaussian_delta
-from tacita.clipped_sgd import full_participation_noise
-from tacita.second_order import noisy_sgd, saddle
+from tacita.accounting import GaussianSumEvent, PoissonLaw, Spend, epsilon, gaussian_delta, gaussian_mu
+from tacita.second_order import noisy_sgd
 from tacita.second_order.noisy_sgd_plan import NoisySGDSetting, plan_noisy_sgd
 
 DIGITS = 5e-6
@@ -290,9 +289,7 @@ def test_the_plan_finds_its_own_gradient_bound():
 )
 def test_the_formula_is_below_the_exact_noise_of_full_batches(settings, epsilon, one, formula):
     n, steps, c, delta = settings
-    exact = full_participation_noise(
-        epsilon=epsilon, delta=delta, max_grad_norm=c, queries=steps, relation="add_or_remove_one"
-    )
+    exact = c * math.sqrt(steps) / gaussian_mu(epsilon, delta)
     assert exact / n == pytest.approx(one, rel=DIGITS)
     assert noise(c, steps, delta, n, epsilon) == pytest.approx(formula, rel=DIGITS)
     assert formula < one
@@ -366,102 +363,3 @@ def test_noise_is_enough_from_the_gradient_noise_on():
     assert not noisy_sgd.noise_is_enough(**settings, mean_noise_std=0.099, concentrated=True)
     assert not noisy_sgd.noise_is_enough(**settings, mean_noise_std=9.9, concentrated=False)
     assert noisy_sgd.noise_is_enough(**settings, mean_noise_std=10.1, concentrated=False)
-
-
-# -- saddles
-
-
-def test_noise_grows_along_the_descent_direction_of_a_saddle():
-    variance = saddle.saddle_variance(lr=0.02, curvature=1, mean_noise_std=0.1, steps=200)
-    assert variance == pytest.approx(0.272640, rel=DIGITS)
-    assert math.sqrt(variance) == pytest.approx(0.522149, rel=DIGITS)
-    mirrored = saddle.saddle_variance(lr=0.02, curvature=1, mean_noise_std=0.1, steps=200, mirrored=True)
-    assert mirrored == pytest.approx(1.09056, rel=DIGITS)
-
-
-@pytest.mark.parametrize("mirrored", [False, True])
-def test_simulated_noise_grows_as_stated(mirrored):
-    """The law is normal: the sample variance of 20 000 runs is chi-square, false alarm 1e-6."""
-    from scipy.stats import chi2
-
-    rng, runs = np.random.default_rng(0), 20_000
-    x, other = np.zeros(runs), np.zeros(runs)
-    for _ in range(200):
-        drawn = 0.02 * 0.1 * rng.standard_normal(runs)
-        x, other = 1.02 * x - drawn, 1.02 * other + drawn
-    seen = np.square(x - other if mirrored else x).sum()
-    stated = saddle.saddle_variance(lr=0.02, curvature=1, mean_noise_std=0.1, steps=200, mirrored=mirrored)
-    low, high = chi2.ppf([5e-7, 1 - 5e-7], runs)
-    assert low < seen / stated < high
-    assert not low < seen / (stated / 1.08) < high  # 8 % off would be seen
-
-
-@pytest.mark.parametrize(("steps", "ratio"), [(200, 0.703470), (100, 0.696862), (50, 0.653235)])
-def test_growth_is_the_stated_share_of_the_ceiling_of_lemma_b_8(steps, ratio):
-    assert saddle.growth(0.02, steps) / saddle.growth_ceiling(0.02, steps) == pytest.approx(ratio, rel=DIGITS)
-
-
-def test_growth_never_exceeds_the_ceiling_of_lemma_b_8():
-    assert saddle.growth(0.02, 200) == pytest.approx(261.075, rel=DIGITS)
-    assert saddle.growth_ceiling(0.02, 200) == pytest.approx(371.124, rel=DIGITS)
-    step = np.linspace(0.01, 0.99, 50)[:, None]
-    steps = np.arange(1, 400)
-    ratio = saddle.growth(step, steps) / saddle.growth_ceiling(step, steps)
-    assert np.all(ratio <= 1)
-    late = steps >= 2 / step
-    assert np.all(ratio[late] >= 1 / 3)
-    assert ratio[~late].min() < 1 / 3  # before 2 / (eta gamma) it may fail
-
-
-# -- choosing a point privately
-
-SELECTION = {
-    "accuracy": 0.1, "hessian_lipschitz": 1, "max_grad_norm": 2.5, "max_hessian_norm": 10, "num_records": 50_000,
-    "epsilon": 1, "failure_probability": 0.05,
-}  # fmt: skip
-
-
-def test_the_scales_of_above_threshold_follow_from_the_sensitivity():
-    found = saddle.selection_scales(**SELECTION, relation="replace_one", candidates=20)
-    values = (found.sensitivity, found.threshold_scale, found.query_scale, found.accuracy)
-    assert values == pytest.approx((0.00126491, 0.00252982, 0.00505964, 0.0676435), rel=DIGITS)
-    with_error = saddle.selection_scales(**SELECTION, relation="replace_one", candidates=20, eigenvalue_error=0.001)
-    assert with_error.sensitivity == pytest.approx(0.00442719, rel=DIGITS)
-    one = saddle.selection_scales(**SELECTION, relation="add_or_remove_one", candidates=20)
-    assert one.sensitivity == pytest.approx(found.sensitivity / 2)
-
-
-def test_the_papers_scales_are_too_small():
-    paper = saddle.paper_selection_scales(max_grad_norm=2.5, smoothness=1, num_records=50_000, epsilon=1)
-    assert paper == pytest.approx((5e-5, 2e-5), rel=DIGITS)
-    for relation, factors in (("replace_one", (4, 8)), ("add_or_remove_one", (2, 4))):
-        found = saddle.selection_scales(
-            **{**SELECTION, "max_hessian_norm": 1e-3}, relation=relation, candidates=20
-        )  # gradient query: in units of alpha
-        in_gradients = found.threshold_scale * 0.1, found.query_scale * 0.1
-        assert in_gradients == pytest.approx([factor * 5e-5 for factor in factors])
-
-
-def test_the_number_of_candidates_follows_from_the_failure_probability():
-    assert [saddle.candidates_for(p) for p in (0.01, 1e-6, 0.5, 1.0)] == [7, 20, 1, 1]
-    assert saddle.selection_scales(**SELECTION, relation="replace_one").candidates == 6  # half of 0.05
-
-
-def test_accuracy_of_above_threshold_in_simulation():
-    """k queries of which the last is good: within 1 + 2 a in all but a share beta of 20 000 runs."""
-    found = saddle.selection_scales(**SELECTION, relation="replace_one", candidates=20)
-    a, rng, runs = found.accuracy, np.random.default_rng(0), 20_000
-    queries = np.full(20, 1 + 2 * a * 1.0001)
-    queries[-1] = 0.999
-    threshold = 1 + a + rng.laplace(scale=found.threshold_scale, size=(runs, 1))
-    passed = queries + rng.laplace(scale=found.query_scale, size=(runs, 20)) <= threshold
-    good = passed[:, -1] & ~passed[:, :-1].any(axis=1)
-    assert 1 - good.mean() <= 0.05
-    low = 1 + rng.laplace(scale=found.threshold_scale, size=(runs, 1))  # without the allowance a, a good one is missed
-    assert (queries[-1] + rng.laplace(scale=found.query_scale, size=runs) > low[:, 0]).mean() > 0.05
-
-
-def test_the_curvature_tolerance_is_the_root_of_rho_alpha():
-    found = saddle.curvature_tolerance(np.array([0.01, 0.1, 0.2]), 6)
-    assert found == pytest.approx([0.244949, 0.774597, 1.09545], rel=DIGITS)
-    assert saddle.curvature_tolerance(0.1, 9) == pytest.approx(0.948683, rel=DIGITS)

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 from tacita.clipping import FlatClipper
 from tacita.error_feedback import ErrorFeedbackOracle, PrivateFeedback, ReleasedFeedback
-from tacita.error_feedback.published_noise import paper_automatic, paper_theorem_3_7
 from tacita.ledger import Ledger
 from tacita.ledger.text_lines import rounded_up
 from tacita.mechanisms import CalibratedGaussian, GaussianMechanism
 from tacita.oracles import ClippedGradientOracle, GradientOracle
 from tacita.random import Randomness
 from tacita.sampling import PoissonSampler
+from tacita_reproductions.dicesgd_theory import paper_automatic, paper_theorem_3_7
 from tacita_reproductions.kept import Kept, data_hash
 from tacita_reproductions.runner import Check
 

@@ -10,10 +10,11 @@ import math
 import numpy as np
 from scipy.optimize import brentq
 
-from tacita.clipped_sgd import average_iterate_bound, convergence_bound, one_pass_noise
-from tacita.clipped_sgd.thresholds import growing_threshold
+from tacita.accounting import gaussian_mu
+from tacita.clipped_sgd import average_iterate_bound, convergence_bound
 from tacita_reproductions import figures
 from tacita_reproductions.clipped_sgd import run
+from tacita_reproductions.dp_clipped_sgd_paper import growing_threshold
 from tacita_reproductions.heavy_tails import AlphaStable, Array, NoisyQuadratic, OneSidedPareto, StudentT
 from tacita_reproductions.runner import Check, Progress, Result, span
 
@@ -289,7 +290,7 @@ def theorem(full: bool, seed: int, progress: Progress) -> Result:
 
 def _one_pass(epsilon: float) -> float:
     """Return the noise for a threshold of one if each record is used once, under replace-one."""
-    return float(one_pass_noise(epsilon=epsilon, delta=DELTA, max_grad_norm=1.0, relation="replace_one"))
+    return 2 / gaussian_mu(epsilon, DELTA)
 
 
 def _growing(steps: int) -> float:

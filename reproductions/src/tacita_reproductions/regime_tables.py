@@ -14,11 +14,11 @@ from functools import partial
 
 import numpy as np
 
-from tacita.clipped_sgd import ConvexProblem, NonConvexProblem, asymptotic_rate
+from tacita.clipped_sgd import ConvexProblem, NonConvexProblem
 from tacita.clipped_sgd.problem import Problem
 from tacita.clipped_sgd.regimes import regime
-from tacita.clipped_sgd.thresholds import growing_threshold
 from tacita_reproductions.clipped_sgd import run
+from tacita_reproductions.dp_clipped_sgd_paper import asymptotic_rate, growing_threshold
 from tacita_reproductions.heavy_tails import Array, NoisyQuadratic, OneSidedPareto
 from tacita_reproductions.runner import Check, Progress, Result, Row
 

@@ -12,10 +12,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tacita.clipped_sgd import ConvexProblem, asymptotic_rate, one_pass_noise
-from tacita.clipped_sgd.thresholds import balanced_threshold_large, balanced_threshold_small, d_log_factor
+from tacita.accounting import gaussian_mu
+from tacita.clipped_sgd import ConvexProblem
 from tacita_reproductions.clipped_sgd import run
-from tacita_reproductions.dp_clipped_sgd_paper import printed_threshold_large, printed_threshold_small
+from tacita_reproductions.dp_clipped_sgd_paper import (
+    asymptotic_rate,
+    balanced_threshold_large,
+    balanced_threshold_small,
+    d_log_factor,
+    printed_threshold_large,
+    printed_threshold_small,
+)
 from tacita_reproductions.heavy_tails import Array, NoisyQuadratic, OneSidedPareto
 from tacita_reproductions.runner import Check, Progress, Result, Row, span
 
@@ -110,7 +117,7 @@ def theory(dim: int, epsilon: float) -> Row:
 def best_threshold(dim: int, epsilon: float, full: bool, seed: int) -> float:
     """Return the threshold with the least mean gap in a simulation of one pass."""
     thresholds: Array = np.exp2(np.arange(-1, 7.01, 0.5))
-    ratio = float(one_pass_noise(epsilon=epsilon, delta=DELTA, max_grad_norm=1.0, relation="replace_one"))
+    ratio = 2 / gaussian_mu(epsilon, DELTA)
     found = run(
         NoisyQuadratic(noise=OneSidedPareto(tail=TAIL), start=(5 / math.sqrt(dim),) * dim),
         max_grad_norm=thresholds,

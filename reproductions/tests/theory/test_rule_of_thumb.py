@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from tacita.clipped_sgd import one_pass_noise, rule_of_thumb
+from tacita.accounting import gaussian_mu
+from tacita.clipped_sgd import rule_of_thumb
 from tacita.clipped_sgd.rule_of_thumb import error_parts
 from tacita_reproductions.clipped_sgd import run
 from tacita_reproductions.heavy_tails import AlphaStable, NoisyQuadratic, OneSidedPareto
@@ -22,7 +23,7 @@ def gaps(name, epsilon, factors):
     """The rule's problem, and the median gap at its threshold times each factor, each with the rule's step size."""
     law, order = LAWS[name]
     toy = NoisyQuadratic(noise=law, start=(5 / math.sqrt(10),) * 10)
-    ratio = one_pass_noise(epsilon=epsilon, delta=1e-5, max_grad_norm=1, relation="replace_one")
+    ratio = 2 / gaussian_mu(epsilon, 1e-5)
     found = rule_of_thumb(toy.problem(order), steps=STEPS, noise_ratio=ratio)
     c = found.max_grad_norm * np.asarray(factors)
     parts = error_parts(toy.problem(order), max_grad_norm=c, steps=STEPS, noise_ratio=ratio)

@@ -13,25 +13,13 @@ from tacita.clipped_sgd.dp_clipped_sgd import (
     neighbourhood,
     random_iterate_bound,
 )
-from tacita.clipped_sgd.noise import (
-    advanced_composition_noise,
-    full_participation_noise,
-    mean_noise_std,
-    noise_multiplier_of,
-    one_pass_noise,
-    sum_noise_std,
-    theta_noise,
-)
 from tacita.clipped_sgd.plan_setting import PlanSetting, no_theorem
 from tacita.clipped_sgd.planner import ClippedSGDPlan, OracleSettings, PlannedTheorem, plan_dp_clipped_sgd
 from tacita.clipped_sgd.problem import ConvexProblem, NonConvexProblem, Problem
-from tacita.clipped_sgd.regimes import Regime, asymptotic_rate, regime
+from tacita.clipped_sgd.regimes import Regime, regime
 from tacita.clipped_sgd.rule_of_thumb import RuleOfThumb, rule_of_thumb
 from tacita.clipped_sgd.thresholds import (
     BestThreshold,
-    balanced_threshold_large,
-    balanced_threshold_small,
-    growing_threshold,
     numeric_threshold,
 )
 
@@ -47,28 +35,17 @@ __all__ = [
     "Problem",
     "Regime",
     "RuleOfThumb",
-    "advanced_composition_noise",
-    "asymptotic_rate",
     "average_iterate_bound",
-    "balanced_threshold_large",
-    "balanced_threshold_small",
     "bound_at_lr",
     "clip_bias_bound",
     "clip_variance_bound",
     "convergence_bound",
-    "full_participation_noise",
-    "growing_threshold",
     "lr_limits",
-    "mean_noise_std",
     "neighbourhood",
     "no_theorem",
-    "noise_multiplier_of",
     "numeric_threshold",
-    "one_pass_noise",
     "plan_dp_clipped_sgd",
     "random_iterate_bound",
     "regime",
     "rule_of_thumb",
-    "sum_noise_std",
-    "theta_noise",
 ]

@@ -1,7 +1,7 @@
 r"""High-probability bounds for SGD with per-sample clipping at a fixed threshold and Gaussian noise.
 
 As in the paper, noise is on the mean of a batch: ``mean_noise_std`` is the noise on one coordinate of the averaged
-gradient (:mod:`tacita.clipped_sgd.noise` converts it from and to the sum). ``steps`` is the paper's K: the bounds are
+gradient, that of the sum over the batch size. ``steps`` is the paper's K: the bounds are
 about the iterates :math:`x^0, \dots, x^K`, and the paper's loop makes K + 1 queries.
 Source: "Differentially Private Clipped-SGD: High-Probability Convergence with Arbitrary Clipping Level", Theorems C.2
 and F.2, with all constants. The split into named terms, the verdict "vacuous" and the averaged iterate are ours:

@@ -28,7 +28,6 @@ from tacita.clipped_sgd.dp_clipped_sgd import (
     convergence_bound,
     random_iterate_bound,
 )
-from tacita.clipped_sgd.noise import mean_noise_std
 from tacita.clipped_sgd.plan_setting import PlanSetting, no_theorem
 from tacita.clipped_sgd.problem import ConvexProblem, NonConvexProblem, Problem
 from tacita.clipped_sgd.regimes import Regime, regime
@@ -197,7 +196,7 @@ def exact_noise_multiplier(setting: PlanSetting) -> float:
 @checked()
 def noise_ratio(setting: PlanSetting, multiplier: float) -> float:
     """Return the noise on a coordinate of the mean gradient, for a threshold of one: multiplier x moved / batch."""
-    return float(mean_noise_std(multiplier * moved(setting.relation), divisor=setting.batch_size))
+    return multiplier * moved(setting.relation) / setting.batch_size
 
 
 def rough_noise_multiplier(setting: PlanSetting) -> float:

@@ -1,8 +1,7 @@
-r"""Regimes of the threshold (which part of the bias is largest, Tables 1 and 2), and rates with all constants 1.
+"""Regimes of the threshold: which part of the bias is largest.
 
 They serve plots and explanations and guarantee nothing, because the tables drop every constant.
-Source: "Differentially Private Clipped-SGD", Tables 1 and 2, Corollaries 4.2 and 4.5, with the corrected bracket
-(docs/derivations/dp-clipped-sgd.md).
+Source: "Differentially Private Clipped-SGD", Tables 1 and 2 (docs/derivations/dp-clipped-sgd.md).
 """
 
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tacita import _arrays
-from tacita._arrays import Numbers
 from tacita._domains import checked
 from tacita.clipped_sgd.problem import Problem
 
@@ -80,67 +78,6 @@ def regime(problem: Problem, *, max_grad_norm: ArrayLike) -> Regime:
     row = np.select(where, [np.full(where[0].shape, name) for _, name, _ in cases], default="")
     shape = where[0].shape
     bias = np.select(where, [np.broadcast_to(value, shape) for _, _, value in cases])
-    left = problem.error_scale * bias + _square(problem) * (bias / c) ** 2
+    square = problem.error_scale * problem.gradient_scale  # L R^2, or L Delta
+    left = problem.error_scale * bias + square * (bias / c) ** 2
     return Regime(_arrays.plain(row), _arrays.plain(bias), _arrays.plain(left))
-
-
-@checked()
-def bracket(problem: Problem, *, max_grad_norm: ArrayLike) -> Numbers:
-    r"""Return the bracket W of equation (8), corrected so that it has no unit.
-
-    :math:`\zeta/C + 1/2 + C^{\alpha-1}\zeta/s + \sigma s^{-1/\alpha}` with :math:`s = \sigma^\alpha+\zeta^\alpha`.
-
-    Example:
-        >>> from tacita.clipped_sgd import ConvexProblem
-        >>> bracket(ConvexProblem(smoothness=1, radius=1, moment_scale=0.1, moment_order=1.5), max_grad_norm=5.0)
-        1.5
-    """
-    c, alpha = _arrays.positive("max_grad_norm", max_grad_norm), problem.order
-    excess = np.maximum(0.0, problem.grad_cap - c / 2)
-    total = problem.scale**alpha + excess**alpha
-    tail = problem.scale * total ** (-1 / alpha)
-    return _arrays.plain(excess / c + 0.5 + c ** (alpha - 1) * excess / total + tail)
-
-
-@checked()
-def asymptotic_rate(
-    problem: Problem,
-    *,
-    max_grad_norm: ArrayLike,
-    steps: ArrayLike,
-    failure_probability: ArrayLike,
-    mean_noise_std: ArrayLike = 0.0,
-) -> dict[str, Any]:
-    r"""Return the terms of Corollaries 4.2 and 4.5 with every hidden constant 1. For plots of trends only.
-
-    The bracket is the corrected one.
-
-    Returns:
-        The terms ``smooth``, ``stat``, ``bias`` and ``dp`` by name; the rate is the largest.
-
-    Example:
-        >>> from tacita.clipped_sgd import ConvexProblem
-        >>> p = ConvexProblem(smoothness=1, radius=1, moment_scale=0.1, moment_order=1.5, dim=10)
-        >>> rate = asymptotic_rate(p, max_grad_norm=5.0, steps=10**4, failure_probability=0.05)
-        >>> max(rate, key=rate.get), round(max(rate.values()), 4)
-        ('bias', 0.0212)
-    """
-    c, k = _arrays.positive("max_grad_norm", max_grad_norm), _arrays.positive("steps", steps)
-    noise = _arrays.non_negative("mean_noise_std", mean_noise_std)
-    log = np.log(k / _arrays.probability("failure_probability", failure_probability))
-    alpha, first, second = problem.order, problem.error_scale, _square(problem)
-    total = problem.scale**alpha + np.maximum(0.0, problem.grad_cap - c / 2) ** alpha
-    bias = total * np.asarray(bracket(problem, max_grad_norm=c)) / c ** (alpha - 1)
-    d = np.asarray(problem.dim, dtype=np.float64)
-    terms = {
-        "smooth": second / k + second * (problem.gradient_scale / (c * k)) ** 2,
-        "stat": first * c ** (1 - alpha / 2) * np.sqrt(total * log / k) + second * total * log / (c**alpha * k),
-        "bias": first * bias + second * (bias / c) ** 2,
-        "dp": first * noise * np.sqrt(d * log / k) + second * noise**2 * d * log / (c**2 * k),
-    }
-    return {name: _arrays.plain(term) for name, term in terms.items()}
-
-
-def _square(problem: Problem) -> Numbers:
-    """Return L R^2, or L Delta."""
-    return problem.error_scale * problem.gradient_scale

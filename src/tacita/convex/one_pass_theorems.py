@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tacita._domains import checked
 from tacita.convex.heavy_tailed_setting import Constants, HeavyTailedSetting, clipped_mean_error
-from tacita.convex.one_pass_bounds import last_iterate_risk, need_strong_convexity, step_cap
+from tacita.convex.one_pass_bounds import need_strong_convexity, step_cap
 
 MOST_ROUNDS = 60  # of the fixed point of Theorem 48
 
@@ -193,21 +193,6 @@ def proximal_error(
         constants=constants,
     )
     return error.bias, error.variance
-
-
-@checked()
-def proximal_theorem_bound(setting: HeavyTailedSetting, *, order: float, constants: Constants = "sharp") -> float:
-    r"""Return Proposition 46's bound at Theorem 48's T and C.
-
-    Example:
-        >>> setting = HeavyTailedSetting(num_records=65536, dim=20, rho=0.5, diameter=2, smoothness=2,
-        ...                              strong_convexity=0.5, initial_gap=5, moment_bounds={2: 3.0})
-        >>> round(proximal_theorem_bound(setting, order=2, constants="paper"), 6)
-        0.837518
-    """
-    steps = proximal_theorem(setting, order=order, constants=constants).steps
-    bias, variance = proximal_error(setting, steps=steps, order=order, constants=constants)
-    return last_iterate_risk(setting, steps=steps, bias=bias, variance=variance, constants=constants)
 
 
 def _proximal_threshold(setting: HeavyTailedSetting, steps: float, order: float) -> float:
