@@ -260,13 +260,24 @@ def test_the_trainer_takes_the_steps_of_a_loop(tmp_path, steps, capsys):
 
 
 def test_the_trainer_saves_under_a_seal(tmp_path):
-    trainer, _, _ = private_trainer(tmp_path)
+    """What lies there, private perhaps, has no hash in the ledger; nor have arguments, which name paths."""
+    tmp_path.joinpath("letters.jsonl").write_text("a secret")
+    trainer, _, _ = private_trainer(tmp_path, include_num_input_tokens_seen="all", logging_steps=1)
     trainer.save_model()
     assert trainer.oracle.ledger.sealed is None  # the training has not ended
-    trainer.train()
+    found = trainer.train()
+    trainer.save_metrics("train", found.metrics)
     trainer.save_model()
     trainer.save_model(tmp_path / "elsewhere")
     assert not tacita.tables.check_run(tmp_path).faults
+    assert {*trainer.oracle.ledger.sealed.files} == {
+        "config.json",
+        "model.safetensors",
+        "statement.json",
+        "statement.txt",
+    }
+    shown = {name for line in [*trainer.state.log_history, found.metrics] for name in line}
+    assert not any("runtime" in name or "second" in name or "loss" in name or "mem" in name for name in shown), shown
     (tmp_path / "config.json").write_text("{}")
     assert tacita.tables.check_run(tmp_path).faults
 
@@ -289,6 +300,7 @@ def test_the_trainer_takes_users(tmp_path):
         ({"label_smoothing_factor": 0.1}, {}, "label_smoothing_factor must be left"),
         ({"accelerator_config": {"gradient_accumulation_kwargs": {"num_steps": 3}}}, {}, "accelerator_config must"),
         ({}, {"target_delta": 0.2}, "target_delta must be below"),
+        ({}, {"compute_loss_func": len}, "compute_loss_func is never called"),
     ],
 )
 def test_the_trainer_refuses_what_changes_gradients(tmp_path, changes, privacy, named):

@@ -36,7 +36,8 @@ def folder(path, config, *names):
         ({"auto_map": {}}, ["model.safetensors"], "needs code of its own"),
         ({"quantization_config": {}}, ["model.safetensors"], "quantised weights, which the engine cannot read"),
         ({"transformers_weights": "sub/model.safetensors"}, ["model.safetensors"], "names weights elsewhere"),
-        ({"attn_implementation": "a/b"}, ["model.safetensors"], "chooses a kernel for attention"),
+        ({"attn_implementation": "a/b"}, ["model.safetensors"], "chooses a kernel, which may be code"),
+        ({"experts_implementation": "a/b"}, ["model.safetensors"], "chooses a kernel, which may be code"),
         ({"configuration_files": []}, ["model.safetensors"], "has a configuration for each version"),
         ({}, ["model.safetensors", "adapter_config.json"], "holds an adapter on another model"),
         ({}, ["model.safetensors", "tokenizer_config.json"], "tokenizer_config.json of MODEL cannot be read as JSON"),
@@ -76,9 +77,11 @@ def test_weights_lie_in_the_folder_itself(name, tmp_path):
 def test_every_rate_of_dropout_is_the_one_of_the_settings():
     given = {"hidden_dropout_prob": 0.1, "attn_pdrop": 0, "dropout": 0.1, "classifier_dropout": None}
     others = {"layerdrop": 0.0, "hidden_size": 8, "use_dropout": True}
-    config = SimpleNamespace(**given, **others)
+    inner = SimpleNamespace(attention_dropout=0.3, to_dict=dict)
+    config = SimpleNamespace(**given, **others, text_config=inner)
     base_model.set_dropout(config, 0.2)
-    assert vars(config) == {**dict.fromkeys(given, 0.2), "classifier_dropout": None, **others}
+    assert vars(config) == {**dict.fromkeys(given, 0.2), "classifier_dropout": None, **others, "text_config": inner}
+    assert inner.attention_dropout == 0.2
 
 
 def test_chat_templates_that_no_hash_covers_are_refused(tmp_path):
@@ -118,6 +121,9 @@ def test_the_length_is_public():
         ({"patience": 2}, "needs public_validation"),
         ({"rows_per_query": 2}, "needs unit_field"),
         ({"dropout": 1.0}, r"dropout must be in \[0, 1\)"),
+        ({"batch": -5.0}, "batch must be a finite number > 0"),
+        ({"privacy_unit": "one\nperson"}, "privacy_unit must say in one line"),
+        ({"template": "t.jinja", "messages": False}, "no-messages leaves them out: give one of them"),
     ],
 )
 def test_a_wrong_setting_is_refused(changes, words):
@@ -149,7 +155,7 @@ def test_a_file_of_which_nothing_can_be_trained_on_ends_with_an_error(line, code
         ("--dry-run", "the plan needs rows"),
         ("--rows 1000 --template gone --dry-run", "template must be a file of a chat template, got 'gone'"),
         ("--rows 1000 --batch 960", "batch must be at most 950, the records (persons) of 1,000 that are not held"),
-        ("--rows 1000 --public-validation copy --dry-run", "public_validation is a copy of DATA"),
+        ("--rows 1000 --public-validation copy --output new", "public_validation is a copy of DATA"),
         ("--rows 1000 --output used", "output must be a new or an empty folder"),
     ],
 )

@@ -6,7 +6,6 @@ import os
 import random
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -219,10 +218,30 @@ def test_a_tokenizer_without_words_or_with_coins_is_refused_before_any_record():
 
     with pytest.raises(ValueError, match="no token for 'a'"):
         encoder(tokenizer=Empty())
-    drawing = Tokenizer()
-    drawing.backend_tokenizer = SimpleNamespace(model=SimpleNamespace(dropout=0.1))
+
+    class Drawing(Tokenizer):
+        """Now and then another token, as with dropout or sampling, by whatever setting."""
+
+        def __call__(self, text, **settings):
+            found = super().__call__(text, **settings)
+            if isinstance(text, list) and random.random() < 0.5:
+                found["input_ids"][0][-1] += 1
+            return found
+
     with pytest.raises(ValueError, match="draws at random"):
-        encoder(tokenizer=drawing)
+        encoder(tokenizer=Drawing())
+
+
+def test_a_record_with_a_token_of_no_number_contributes_nothing():
+    class Negative(Tokenizer):
+        def __call__(self, text, **settings):
+            found = super().__call__(text, **settings)
+            if text == ["odd"]:
+                found["input_ids"] = [[-1, 4]]
+            return found
+
+    odd = TextRecord("text", (Turn("assistant", "odd"),))
+    assert not encoder(tokenizer=Negative()).encode([odd])[0].counts
 
 
 def test_a_conversation_may_begin_with_the_assistant():
@@ -275,7 +294,7 @@ class Spanning(Tokenizer):
         (Tokenizer(None), "has no chat template"),
         (Tokenizer("counts"), "is not additive"),
         (Tokenizer("refuses"), r"fails on a conversation of two questions: no system turns here\.$"),
-        (Spanning(), "span two turns"),
+        (Spanning(), "span the edge"),
     ],
 )
 def test_a_template_that_cannot_tell_the_answers_is_refused_before_any_record(tokenizer, words):

@@ -106,6 +106,8 @@ def test_a_token_that_the_model_cannot_say_is_no_target(tmp_path):
     ids = batch["input_ids"][0]
     scores = short(ids[None], batch["attention_mask"], False).logits[0].log_softmax(1)
     assert sequence_losses()(short, batch).item() == pytest.approx(-scores[1, ids[2]].item(), rel=1e-6)
+    nothing = {**batch, "labels": batch["labels"].where(batch["labels"] > FIRST + ord("a"), -100)}
+    assert scored_losses(short, nothing).isnan().all()  # b alone is left, which it cannot say
 
 
 def test_records_longer_than_the_positions_are_refused_when_the_oracle_is_built(tmp_path):

@@ -107,15 +107,44 @@ def test_a_model_is_tried_at_full_length_before_any_record(tmp_path):
             torch.arange(7)[(input_ids != 0).cumsum(1)]
             return super().forward(input_ids, attention_mask, use_cache)
 
+    class Seeing(Model):
+        def forward(self, input_ids, attention_mask, use_cache):
+            found = super().forward(input_ids, attention_mask, use_cache)
+            return SimpleNamespace(logits=found.logits + 1e-4 * found.logits[:, -1:])
+
     text_run._try(made.model, made.encoder)
     assert made.model.training
+    with pytest.raises(ValueError, match="MODEL sees later tokens"):
+        text_run._try(Seeing(), made.encoder)
     with pytest.raises(ValueError, match=r"MODEL fails on records of 8 tokens \(index .*\): give a smaller"):
         text_run._try(Short(), made.encoder)
 
 
 def test_all_weights_are_float32():
-    with pytest.raises(ValueError, match="dtype is that of a frozen base"):
-        FinetuneSettings(epsilon=8.0, delta=1e-5, train="full", dtype="bfloat16")
+    for changes in ({"dtype": "bfloat16"}, {"rank": 8}, {"alpha": 2.0}, {"targets": "q_proj"}):
+        with pytest.raises(ValueError, match="are those of an adapter and its frozen base"):
+            FinetuneSettings(epsilon=8.0, delta=1e-5, train="full", **changes)
+
+
+@pytest.mark.parametrize("name", ["letters.txt", "letters.json"])
+def test_nothing_secret_lies_in_the_folder_of_the_model(name, base, tmp_path):
+    """The statement names its files by their plain hashes, by which a guess of their content could be tested."""
+    (base / name).write_text('{"text": "secret"}\n')
+    (tmp_path / "link.txt").symlink_to(base / name)
+    (tmp_path / "d.jsonl").write_text("{}")
+    for data, key in ((base / name, None), (tmp_path / "link.txt", None), (tmp_path / "d.jsonl", str(base / name))):
+        with pytest.raises(ValueError, match="lies in MODEL, each of whose files is named by its plain hash"):
+            Files(base, data).check(FinetuneSettings(epsilon=8.0, delta=1e-5, fingerprint_key=key))
+
+
+def test_what_is_no_file_of_texts_is_refused_by_its_name(base, tmp_path):
+    (tmp_path / "d.csv").write_text("text\n")
+    (tmp_path / "d.jsonl").write_text("{}")
+    for data, words in ((tmp_path / "d.csv", "got a .csv"), (base, "got the folder .*MODEL comes first")):
+        with pytest.raises(ValueError, match=f"DATA must be .*{words}"):
+            Files(base, data).check(FinetuneSettings(epsilon=8.0, delta=1e-5))
+    with pytest.raises(ValueError, match="fingerprint_key must be a file of a secret key, such as: openssl"):
+        Files(base, tmp_path / "d.jsonl").check(FinetuneSettings(epsilon=8.0, delta=1e-5, fingerprint_key="gone"))
 
 
 def test_files_have_the_end_of_their_paths_alone(base):
@@ -161,7 +190,7 @@ def test_a_base_whose_files_lack_a_weight_is_refused(kind, base, monkeypatch):
 
 
 def test_a_base_that_changes_while_it_is_opened_is_refused(base, monkeypatch):
-    encoder, texts = prepared(base).encoder, base / "d.jsonl"
+    encoder, texts = prepared(base).encoder, base.parent / "d.jsonl"
     texts.write_text("{}")
 
     def opened(folder, settings):

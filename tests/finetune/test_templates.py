@@ -145,6 +145,15 @@ def test_a_format_in_which_a_later_turn_changes_an_earlier_one_is_refused(name):
         ChatTemplate(Words(REFUSED[name]))
 
 
+def test_a_template_that_draws_is_refused_before_any_record():
+    """A run that was killed would read other records when it goes on."""
+    drawn = marked(IM, "<|im_end|>\n") + "{{ ['', ' ', '  ']|random }}"
+    with pytest.raises(ValueError, match=r"draws at random|is not additive"):
+        ChatTemplate(Words(drawn))
+    with pytest.raises(ValueError, match="draws at random"):
+        ChatTemplate(Words(marked(IM + "{{ ['', ' ', '  ']|random }}{% generation %}", "{% endgeneration %}")))
+
+
 UNSAID = {
     "hello": "user",
     marked(IM, "<|im_end|>\n").replace("{{ m.content }}", "{{ m.text }}"): "user",

@@ -60,7 +60,7 @@ def finetune(
         from tacita.finetune.looking import plan_in_words
 
         prepared = Prepared.of(files, settings)
-        print(plan_in_words(prepared) + (power_in_words(prepared, audit) if audit else ""), end="")
+        print(plan_in_words(prepared, scored=not audit) + (power_in_words(prepared, audit) if audit else ""), end="")
         return 0
     if audit:
         print("DATA is taken for public: the model is thrown away, and nothing is kept.", file=sys.stderr)
@@ -130,8 +130,9 @@ def generate(
         if not said.strip():
             print("the model ended its answer at once: it says nothing after this prompt.", file=sys.stderr)
     elif file is not None and output is not None:
-        lines = [line.decode() for line in physical_lines(file)]
-        said = generation.completed(*loaded, lines, max_new_tokens=max_new_tokens, temperature=temperature)
+        said = generation.completed(
+            *loaded, physical_lines(file), max_new_tokens=max_new_tokens, temperature=temperature
+        )
         replace_durably(output, "".join(said).encode())
         say_written(output)
     return 0

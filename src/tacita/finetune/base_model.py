@@ -27,8 +27,8 @@ REFUSED = {
     "quantization_config": "has quantised weights, which the engine cannot read: load it in bfloat16, unquantised",
     "transformers_weights": "names weights elsewhere (transformers_weights): give a folder that holds its own",
     **dict.fromkeys(
-        ("attn_implementation", "_attn_implementation"),
-        "chooses a kernel for attention, which may be code from a hub: take that out",
+        ("attn_implementation", "_attn_implementation", "experts_implementation", "_experts_implementation"),
+        "chooses a kernel, which may be code from a hub: take that out",
     ),
     "configuration_files": "has a configuration for each version (configuration_files): leave config.json alone there",
 }
@@ -57,13 +57,13 @@ def check_folder(folder: Path) -> dict[str, Any]:
     Raises:
         ValueError: It is no such folder; its weights are elsewhere, pickled or quantised; or it needs code of its own.
     """
+    if (folder / ADAPTER).exists():
+        raise ValueError(f"{folder.name} holds an adapter on another model ({ADAPTER}): merge them first.")
     if not (folder / "config.json").is_file():
         raise ValueError(
             f"MODEL must be a folder in the format of transformers, with config.json, got {str(folder)!r}. Nothing is "
             "fetched from a hub: download the model first."
         )
-    if (folder / ADAPTER).exists():
-        raise ValueError(f"{folder.name} holds an adapter on another model ({ADAPTER}): merge them first.")
     if (folder / MORE_TEMPLATES).exists():
         raise ValueError(
             f"{folder.name} has chat templates in {MORE_TEMPLATES}/: take that folder out, and give one of them with "
@@ -132,6 +132,8 @@ def open_tokenizer(folder: Path, template: str | None = None) -> Any:
     tokenizer = library("transformers").AutoTokenizer.from_pretrained(str(folder), **LOCAL)
     if template is not None:
         tokenizer.chat_template = read_text("template", template)
+    if isinstance(tokenizer.chat_template, dict):  # by name: saved, all but one would lie in a folder of their own
+        tokenizer.chat_template = tokenizer.chat_template.get("default")
     return tokenizer
 
 
@@ -149,9 +151,11 @@ def open_model(folder: Path, settings: FinetuneSettings) -> nn.Module:
 
 
 def set_dropout(config: Any, rate: float) -> None:
-    """Give every rate of dropout in a configuration the same value; one that is ``None`` follows another."""
+    """Give every rate of dropout in a configuration, and in those that it holds, the same value; not to ``None``."""
     for name, value in vars(config).items():
-        if any(word in name for word in DROPOUTS) and isinstance(value, int | float) and not isinstance(value, bool):
+        if hasattr(value, "to_dict"):
+            set_dropout(value, rate)
+        elif any(word in name for word in DROPOUTS) and isinstance(value, int | float) and not isinstance(value, bool):
             setattr(config, name, rate)
 
 
@@ -172,11 +176,15 @@ def load_weights(folder: Path, **settings: Any) -> Any:
 
 def _with_adapter(model: Any, settings: FinetuneSettings) -> nn.Module:
     peft = library("peft")
+    names = [name.strip() for name in settings.targets.split(",")]
+    there = {path.rpartition(".")[2] for path, one in model.named_modules() if getattr(one, "weight", None) is not None}
+    if names != ["all-linear"] and (missing := {name.rpartition(".")[2] for name in names} - there):
+        raise ValueError(f"targets names {sorted(missing)[0]!r}, and MODEL has only {', '.join(sorted(there))}.")
     config = peft.LoraConfig(
         task_type="CAUSAL_LM",
         r=settings.rank,
         lora_alpha=settings.scale,
-        target_modules=settings.targets if settings.targets == "all-linear" else settings.targets.split(","),
+        target_modules="all-linear" if names == ["all-linear"] else names,
         lora_dropout=settings.dropout,
     )
     with torch.random.fork_rng(), without_warnings():

@@ -6,7 +6,7 @@ turn adds. Each piece is encoded apart from the others, so that no token spans t
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ SYNTHETIC, OTHER = (
 # A run that goes on tomorrow reads the same records: the function of the date that transformers gives to templates.
 DAY = "{% macro strftime_now(format) %}26 Jul 2024{% endmacro +%}"
 GENERATION = re.compile(r"\{%([-+]?)\s*(?:end)?generation\s*([-+]?)%\}")
+TRIALS = 20
 MARK = "\ud800"  # half of a surrogate pair, which no record can hold (records.py): none can forge it
 MARKED = rf"{{%\1 if true %}}{MARK}{{% endif \2%}}"  # in its place, with its control of white space
 WAY_OUT = (
@@ -54,15 +55,19 @@ class ChatTemplate:
                 "the chat template is not additive (a later turn changes how an earlier one is written), so that "
                 f"the assistant's tokens cannot be found: use one with generation marks, {WAY_OUT}."
             )
+        if not settled(lambda: self.pieces(SYNTHETIC)):
+            raise ValueError(f"the chat template draws at random, and a run could not be continued: {WAY_OUT}.")
         for (text, said), (other, _) in zip(pieces, others, strict=True):
             if text == other:
                 who = "assistant" if said else "user"
                 raise ValueError(f"the chat template writes the same whatever the {who} says: {WAY_OUT}.")
         apart = [token for text, _ in pieces for token in self.tokens(text)]
         if apart != self.tokens("".join(text for text, _ in pieces)):
+            meet = " | ".join(repr(text[-12:]) for text, _ in pieces[:2])
             raise ValueError(
-                "tokens of the chat template span two turns, so that the assistant's cannot be told apart (a mark that "
-                f"is a token of its own between turns helps): {WAY_OUT}."
+                "tokens of the chat template span the edge of what the assistant says, so that its own cannot be told "
+                f"apart: {meet} of the first answer. A mark that is a token of its own there helps, or a space on the "
+                f"other side of the edge: {WAY_OUT}."
             )
 
     def pieces(self, turns: Sequence[Turn]) -> list[tuple[str, bool]] | None:
@@ -105,6 +110,12 @@ class ChatTemplate:
             return ""
         said = [{"role": turn.role, "content": turn.content} for turn in turns]
         return written(self.tokenizer, said, asks=asks, mark=MARKED)
+
+
+def settled(make: Callable[[], Any]) -> bool:
+    """Return whether something public comes out the same each time: a run that is continued reads the same records."""
+    first = make()
+    return all(make() == first for _ in range(TRIALS))
 
 
 def written(tokenizer: Any, messages: list, *, asks: bool, mark: str | None = None) -> str:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tacita import _validate
-from tacita.finetune.chat import ChatTemplate
+from tacita.finetune.chat import ChatTemplate, settled
 from tacita.finetune.records import Line, TextRecord
 from tacita.tables.mapped_rows import MappedRows
 from tacita.tables.source import is_failure, private_rows
@@ -23,6 +23,7 @@ from tacita.tables.source import is_failure, private_rows
 IGNORED = -100  # the label of a position that is no target
 _LETTERS = 64  # a text is cut to so many letters a token before it is encoded
 _PLAIN = {"add_special_tokens": False, "split_special_tokens": True, "return_attention_mask": False, "verbose": False}
+PUBLIC = "The quick brown fox jumps over 26 lazy dogs. " * 40  # encoded time and again before any record
 _TURNS = 256  # of a conversation that are read: a template writes each of them anew for each answer
 _ROWS_AT_ONCE, _LETTERS_AT_ONCE = 2**8, 2**24  # that wait to be encoded together
 
@@ -95,9 +96,8 @@ class TokenEncoder:
         begin, written = self.tokenizer.bos_token_id, self.tokenizer("a")["input_ids"]
         if not self.tokenizer("a", **_PLAIN)["input_ids"]:
             raise ValueError("the tokenizer has no token for 'a': are all of its files in MODEL?")
-        backend = getattr(self.tokenizer, "backend_tokenizer", None)
-        if getattr(getattr(backend, "model", None), "dropout", None):
-            raise ValueError("the tokenizer draws at random (dropout in tokenizer.json): take that out.")
+        if not settled(lambda: self.tokenizer([PUBLIC], **_PLAIN)["input_ids"]):
+            raise ValueError("the tokenizer draws at random (dropout or sampling among its settings): take that out.")
         object.__setattr__(self, "_begin", [begin] if begin is not None and [*written[:1]] == [begin] else [])
 
     @property
@@ -134,7 +134,9 @@ class TokenEncoder:
     def _tokens(self, record: TextRecord, texts: Iterator[list[int] | None]) -> Tokens:
         ids, targets = self._messages(record) if record.form == "messages" else self._written(record, texts)
         length = len(ids)
-        if not self._fast and (None in ids or max(ids, default=0) > self.largest):  # what some do not know
+        if not self._fast and (
+            None in ids or not 0 <= min(ids, default=0) <= max(ids, default=0) <= self.largest
+        ):  # what some do not know
             return NOTHING
         if length > self.most:
             ids, targets = self._short(ids, targets)

@@ -3,6 +3,7 @@
 import glob
 import json
 import tomllib
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -96,7 +97,7 @@ def generate(
     return tokenizer.decode(found[0, length:], skip_special_tokens=True)
 
 
-def completed(model: Any, tokenizer: Any, lines: Iterable[str], **settings: Any) -> Iterator[str]:
+def completed(model: Any, tokenizer: Any, lines: Iterable[bytes], **settings: Any) -> Iterator[str]:
     """Yield JSON lines of ``prompt``, or of ``messages``, with a ``completion``.
 
     Raises:
@@ -104,17 +105,17 @@ def completed(model: Any, tokenizer: Any, lines: Iterable[str], **settings: Any)
     """
     for number, line in enumerate(lines, 1):
         try:
-            fields = json.loads(line)
+            fields = json.loads(line.removeprefix(BOM_UTF8))
             said = generate(model, tokenizer, _asked(line, fields), **settings)
-        except (ValueError, RecursionError) as error:
+        except (ValueError, TypeError, RecursionError) as error:  # TypeError: half a surrogate pair in a prompt
             raise ValueError(f"line {number}: {error}") from None
         found = json.dumps({**fields, "completion": said}, ensure_ascii=False)
         yield found.encode(errors="backslashreplace").decode() + "\n"  # half a surrogate pair, as JSON escapes it
 
 
-def _asked(line: str, fields: Any) -> str | list:
+def _asked(line: bytes, fields: Any) -> str | list:
     """Return the prompt of a line, or its messages, by the same keys as a record."""
-    record = read_line(line.encode()).record
+    record = read_line(line).record
     if record is not None and record.form == "messages":
         return [asdict(turn) for turn in record.turns]
     prompt = fields.get("prompt") if isinstance(fields, Mapping) else None

@@ -112,7 +112,7 @@ def _longer(encoder: TokenEncoder, wanted: int, positions: int | None) -> str:
     return f"; --max-tokens {positions} --windows {-(-(wanted - 1) // (positions - 1))} keeps 95 % whole"
 
 
-def plan_in_words(prepared: Prepared) -> str:
+def plan_in_words(prepared: Prepared, *, scored: bool = True) -> str:
     """Return the plan of a run with ``rows``, in words: no record is read, and nothing is spent."""
     settings, n = prepared.settings, prepared.kept
     sampler, steps, event = planned(prepared, n)
@@ -130,7 +130,7 @@ def plan_in_words(prepared: Prepared) -> str:
         f"signal to noise of a step: {ratio:.3g}, the longest mean of clipped gradients over the length of the noise. "
         "Below 1 a step alone is mostly noise: more records, a larger batch, a lower rank or a larger epsilon raise it",
         f"about {max(minutes, 0.1):.1f} minutes here, by {TIMED} steps on synthetic rows{_memory_in_words()}",
-        *_score_in_words(prepared, what),
+        *(_score_in_words(prepared, what) if scored else []),
         "no record was read, and nothing was spent",
     ]
     return "\n".join(words) + "\n"
@@ -153,9 +153,9 @@ def _score_in_words(prepared: Prepared, what: str) -> list[str]:
         return []
     least = score.smallest_gain(settings.number, settings.epsilon, settings.delta)
     return [
-        f"the score is bought on {settings.holdout:.0%} of the {what}, beside the training; at its noise the run has "
-        f"to lower the loss by {least:.2g} nats or more, else its statement says NOTHING LEARNED: more {what}, a "
-        "larger --holdout or a larger epsilon lower that"
+        f"the score is bought on {settings.holdout:.0%} of the {what}, beside the training; for its noise alone the "
+        f"run has to lower the loss by {least:.2g} nats, and by more where {what} differ, else its statement says "
+        f"NOTHING LEARNED: more {what}, a larger --holdout or a larger epsilon lower that"
     ]
 
 

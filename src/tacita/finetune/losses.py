@@ -52,25 +52,32 @@ def sequence_losses(
     scale = None if divisor is None else _validate.positive("divisor", divisor)
 
     def losses(model: nn.Module, batch: dict[str, Any]) -> Tensor:
-        most = getattr(getattr(model, "config", None), "max_position_embeddings", None)
-        if most is not None and batch["input_ids"].shape[-1] > most:
-            raise ValueError(f"records have {batch['input_ids'].shape[-1]} tokens, and the model {most} positions.")
-        ids, mask, labels = (batch[name].flatten(0, -2) for name in ("input_ids", "attention_mask", "labels"))
-        places = {"position_ids": batch["position_ids"].flatten(0, -2)} if "position_ids" in batch else {}
-        scores = model(input_ids=ids, attention_mask=mask, use_cache=False, **places).logits[:, :-1].float().mT
-        said = labels[:, 1:]
-        said = said.where((said >= 0) & (said < scores.shape[1]), IGNORED)  # a model may read what it cannot say
-        each = nn.functional.cross_entropy(scores, said, reduction="none", ignore_index=IGNORED)
-        windows = math.prod(batch["labels"].shape[1:-1])
-        losses, targets = (one.sum(1).view(-1, windows).sum(1) for one in (each, said != IGNORED))
-        return losses / (targets.clamp(min=1) if scale is None else scale)
+        summed, targets = _sums(model, batch)
+        return summed / (targets.clamp(min=1) if scale is None else scale)
 
     return losses
 
 
+def _sums(model: nn.Module, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """Return the summed loss of each record's targets, and the number of these that the model can say."""
+    most = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+    if most is not None and batch["input_ids"].shape[-1] > most:
+        raise ValueError(f"records have {batch['input_ids'].shape[-1]} tokens, and the model {most} positions.")
+    ids, mask, labels = (batch[name].flatten(0, -2) for name in ("input_ids", "attention_mask", "labels"))
+    places = {"position_ids": batch["position_ids"].flatten(0, -2)} if "position_ids" in batch else {}
+    scores = model(input_ids=ids, attention_mask=mask, use_cache=False, **places).logits[:, :-1].float().mT
+    said = labels[:, 1:]
+    said = said.where((said >= 0) & (said < scores.shape[1]), IGNORED)  # a model may read what it cannot say
+    each = nn.functional.cross_entropy(scores, said, reduction="none", ignore_index=IGNORED)
+    windows = math.prod(batch["labels"].shape[1:-1])
+    summed, targets = (one.sum(1).view(-1, windows).sum(1) for one in (each, said != IGNORED))
+    return summed, targets
+
+
 def scored_losses(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     """Return the mean loss of each record's own targets; NaN for one without a target, which a score does not count."""
-    return sequence_losses("mean")(model, batch).where(with_targets(batch["labels"]), float("nan"))
+    summed, targets = _sums(model, batch)
+    return summed / targets
 
 
 def with_targets(labels: Tensor) -> Tensor:

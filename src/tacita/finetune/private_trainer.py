@@ -19,7 +19,7 @@ from tacita.ledger import Ledger, Statement, statement
 from tacita.mechanisms import CalibratedGaussian
 from tacita.oracles import ClippedGradientOracle
 from tacita.random import Randomness
-from tacita.runs import seal_run
+from tacita.runs import run_facts, seal_run
 from tacita.runs.edits import LEDGER
 from tacita.sampling import PoissonSampler
 from tacita.training.loop import warn_if_drowned
@@ -33,6 +33,7 @@ except ImportError:  # the constructor says what to install
 # What would scale gradients, change the model or take a step twice.
 REFUSED = ("fp16", "bf16", "auto_find_batch_size", "fsdp", "deepspeed", "torch_compile")
 REFUSED += ("neftune_noise_alpha", "label_smoothing_factor")
+ARGUMENTS = "training_args.bin"
 TIMES = ("_runtime", "_per_second")  # how the names of what is logged of them end
 
 
@@ -42,8 +43,8 @@ class PrivateTrainer(Trainer):
     The arguments mean what they mean in any script: ``per_device_train_batch_size`` x ``gradient_accumulation_steps``
     records are drawn in expectation, of which the first number are in memory at once; ``max_steps``, or
     ``num_train_epochs`` in expectation, is the plan. ``args.max_grad_norm``, which would clip the noisy gradient, is
-    set to 0. The ledger lies in ``output_dir``; once the training has ended, :meth:`save_model` seals it over the files
-    there. No training loss is computed or logged, and ``eval_dataset`` must be public. A run that was stopped is not
+    set to 0. The ledger lies in ``output_dir``; once the training has ended, :meth:`save_model` seals it over what it
+    writes. No training loss is computed or logged, and ``eval_dataset`` must be public. A run that was stopped is not
     continued; :func:`tacita.fit` has runs that are.
 
     Args:
@@ -83,6 +84,8 @@ class PrivateTrainer(Trainer):
         for name in REFUSED:
             if found := getattr(args, name, None):
                 raise ValueError(f"{name} must be left at its default with a PrivateTrainer, got {found!r}.")
+        if others.get("compute_loss_func") is not None:
+            raise ValueError("compute_loss_func is never called, as no loss is computed: give loss_fn in its place.")
         if args.accelerator_config.gradient_accumulation_kwargs:
             raise ValueError("accelerator_config must leave gradient_accumulation_kwargs out: an argument says it.")
         if args.world_size > 1 or args.n_gpu > 1:
@@ -119,7 +122,7 @@ class PrivateTrainer(Trainer):
 
     def statement(self) -> Statement:
         """Return the privacy statement."""
-        return statement(self.oracle.ledger, self._delta)
+        return statement(self.oracle.ledger, self._delta, run=run_facts(self.oracle.randomness))
 
     def get_train_dataloader(self) -> DataLoader:
         """Count steps, in place of reading records."""
@@ -132,7 +135,7 @@ class PrivateTrainer(Trainer):
         found = super().train(**others)
         if self.oracle.session.opened and not self.oracle.session.closed:
             self.oracle.session.close()
-        return found
+        return found._replace(metrics=_public(found.metrics))
 
     def training_step(self, model: nn.Module, inputs: dict, num_items_in_batch: Any = None) -> Tensor:
         """Ask the oracle for a gradient, which is in ``.grad`` afterwards. There is no loss to return."""
@@ -146,16 +149,37 @@ class PrivateTrainer(Trainer):
         """Count none: a step has no inputs here, and a model that is asked takes a note, which changes it."""
         return 0
 
-    def log(self, logs: dict[str, float], *others: Any, **named: Any) -> None:
-        """Log what is public: no constant in place of a loss, and no time, which tells how many records were drawn."""
-        left_out = {"loss", "train_loss", *(name for name in logs if name.endswith(TIMES))}
-        super().log({name: logs[name] for name in logs if name not in left_out}, *others, **named)
+    def log(self, logs: dict[str, float], *_: Any, **__: Any) -> None:
+        """Log what is public."""
+        super().log(_public(logs))  # without the time of the start, of which times would be made
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save as ever; into ``output_dir`` after the training, seal all files there with the statement."""
+        """Save as ever; into ``output_dir`` after the training, seal what was saved with the statement.
+
+        What lies there already is neither sealed nor hashed. Of an adapter no path or name of its base is kept, nor are
+        the arguments, which name paths of this machine.
+        """
+        folder, ledger = Path(self.args.output_dir), self.oracle.ledger
+        seals = self.oracle.session.closed and Path(output_dir or folder) == folder and not ledger.sealed
+        before = _written(folder) if seals else {}
         super().save_model(output_dir, _internal_call)
         self.oracle.retrace()  # transformers has left a note in the model's configuration
-        folder, ledger = Path(self.args.output_dir), self.oracle.ledger
-        if self.oracle.session.closed and Path(output_dir or folder) == folder and not ledger.sealed:
-            files = {path.name for path in folder.iterdir() if path.is_file()} - {LEDGER, "ledger.head.json"}
+        if seals:
+            (folder / ARGUMENTS).unlink(missing_ok=True)
+            if hasattr(self.model, "peft_config"):
+                base_model.save_adapter(self.model, folder)
+            files = {name for name, written in _written(folder).items() if before.get(name) != written}
             seal_run(ledger, self.statement(), files=sorted(files))
+
+
+def _public(found: dict[str, float]) -> dict[str, float]:
+    """Return what may be shown: no constant in place of a loss; no time and no memory, which tell of the records."""
+    return {
+        name: one for name, one in found.items()
+        if name not in ("loss", "train_loss") and "_mem_" not in name and not name.endswith(TIMES)
+    }  # fmt: skip
+
+
+def _written(folder: Path) -> dict[str, int]:
+    """Return the names of the files of a folder, and when each was last written."""
+    return {path.name: path.stat().st_mtime_ns for path in folder.iterdir() if path.is_file()}

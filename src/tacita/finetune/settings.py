@@ -1,8 +1,8 @@
 """The settings of ``tacita finetune``. All of them are public."""
 
-import filecmp
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,11 +19,13 @@ PATHS = ("template", "public_validation", "fingerprint_key")
 DIVISOR = 256  # of the noisy sum, where their number is not declared: Adam does not see it
 
 CHECKS = {
-    _validate.positive: ("epsilon", "epochs", "max_grad_norm", "lr", "alpha"),
+    _validate.positive: ("epsilon", "epochs", "max_grad_norm", "lr", "alpha", "batch"),
     _validate.delta: ("delta",),
     _validate.count: ("rank", "physical_batch", "rows", "rows_per_query", "patience"),
     name_of_data: ("dataset_name",),
+    partial(_validate.one_line, says="whom the guarantee protects"): ("privacy_unit",),
 }
+OF_AN_ADAPTER = {"dtype": "float32", "rank": 16, "alpha": None, "targets": "all-linear"}  # and what they are by default
 
 PRIVACY = Parameter(group="The guarantee", negative=())
 TEXTS = Parameter(group="The texts", negative=())
@@ -55,6 +57,8 @@ class RecordSettings:
 
     def __post_init__(self) -> None:
         _validate.count("windows", self.windows)
+        if self.template is not None and not self.messages:
+            raise ValueError("template writes messages, and no-messages leaves them out: give one of them.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,8 +129,11 @@ class FinetuneSettings(RecordSettings):
             for name in names:
                 if getattr(self, name) is not None:
                     check(name, getattr(self, name))
-        if self.train == "full" and self.dtype != "float32":
-            raise ValueError("dtype is that of a frozen base: with train=full all weights are float32, leave it out.")
+        if self.train == "full" and any(getattr(self, name) != own for name, own in OF_AN_ADAPTER.items()):
+            raise ValueError(
+                f"{', '.join(OF_AN_ADAPTER)} are those of an adapter and its frozen base: leave them out with "
+                "train=full, where all weights are float32."
+            )
         if self.rate is not None and not 0 < self.rate <= 1:
             raise ValueError(f"rate must be in (0, 1], got {self.rate!r}.")
         if self.rate is not None and self.batch is not None:
@@ -209,11 +216,20 @@ class Files:
 
     def check(self, settings: FinetuneSettings) -> None:
         """Refuse a path that is no file, before anything is opened."""
-        texts = {"DATA": self.data, "public_validation": settings.public_validation, "template": settings.template}
-        for name, path in texts.items():
-            if path is not None and (not Path(path).exists() or Path(path).is_dir()):
-                what = "a chat template" if name == "template" else "JSON lines"
+        wanted = {
+            "DATA": (self.data, "JSON lines"),
+            "public_validation": (settings.public_validation, "JSON lines"),
+            "template": (settings.template, "a chat template"),
+            "fingerprint_key": (settings.fingerprint_key, "a secret key, such as: openssl rand -out KEY 32"),
+        }
+        for name, (path, what) in wanted.items():
+            if path is not None and Path(path).is_dir():
+                raise ValueError(f"{name} must be a file of {what}, got the folder {str(path)!r}: MODEL comes first.")
+            if path is not None and not Path(path).exists():
                 raise ValueError(f"{name} must be a file of {what}, got {str(path)!r}: there is none.")
-        public = settings.public_validation
-        if public is not None and filecmp.cmp(self.data, public, shallow=False):
-            raise ValueError("public_validation is a copy of DATA, whose losses would be shown: give a public file.")
+        if self.data.suffix == ".csv":
+            raise ValueError("DATA must be JSON lines, one object a line, got a .csv: write each row as an object.")
+        for name in ("DATA", "fingerprint_key"):
+            path = wanted[name][0]
+            if path is not None and any(one.samefile(path) for one in self.model.glob("*")):
+                raise ValueError(f"{name} lies in MODEL, each of whose files is named by its plain hash: move it away.")

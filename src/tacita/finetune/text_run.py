@@ -1,5 +1,6 @@
 """Fine-tune a model on private texts: from two paths to an adapter under a seal, in one folder."""
 
+import filecmp
 import json
 import math
 import os
@@ -36,6 +37,7 @@ from tacita.training.held_out_loss import HeldOutLoss
 from tacita.training.public_loss import EarlyStop
 
 FINGERPRINT = "data_fingerprint"  # of the file that a run began with, among its private files
+UNSEEN = 64  # units of rounding by which a token that is not seen may move a score: kernels differ
 WARM_UP = 0.05  # share of the steps over which the step size rises
 
 
@@ -210,6 +212,10 @@ def finetune(
         raise ValueError("output is missing: give --output FOLDER, a new or an empty one.")
     folder = RunFolder(settings.output)
     RunLifecycle.check_folder(folder, "output")
+    files.check(settings)
+    public = settings.public_validation
+    if public is not None and filecmp.cmp(files.data, public, shallow=False):
+        raise ValueError("public_validation is a copy of DATA, whose losses would be shown: give a public file.")
     prepared = Prepared.of(files, settings)
     if folder.tidying:  # a killed process had written everything, and only its private files are left
         run = RunLifecycle.start(folder, argument="output")
@@ -219,7 +225,7 @@ def finetune(
     own, begun = prepared.settings, folder.private / CONFIG
 
     def check(_: Any = None) -> None:
-        if begun.exists():
+        if begun.exists() and folder.ledger.exists():
             prepared.held_to(begun.read_bytes())
 
     check()
@@ -231,7 +237,7 @@ def finetune(
     rows, units = encoded(prepared.encoder, files.data, beside, own.unit_field)
     public = None if own.public_validation is None else _public(prepared.encoder, own.public_validation, beside)
     run = RunLifecycle.start(folder, randomness, argument="output", check=check)
-    if not begun.exists():
+    if not (begun.exists() and folder.ledger.exists()):  # else what was begun was refused before anything was spent
         replace_durably(begun, prepared.config().encode(), mode=0o600)
     said = prepared.stated(files.data, run.randomness)
     if before is not None and file_sha256(files.data) != before:
@@ -323,7 +329,7 @@ def _try(model: nn.Module, encoder: TokenEncoder) -> None:
     """Run the model on public rows, full ones and short ones: it may number positions in a way of its own.
 
     Raises:
-        ValueError: It fails, as it would on a record.
+        ValueError: It fails, as it would on a record, or it sees the token that it is to predict.
     """
     length, mode = encoder.max_tokens, model.training
     ids = torch.stack([torch.full((length,), encoder.largest), torch.arange(length) % (encoder.largest + 1)])
@@ -332,11 +338,25 @@ def _try(model: nn.Module, encoder: TokenEncoder) -> None:
     mask[2, 1:] = 0  # one token, and padding
     try:
         sequence_losses()(model.eval(), {"input_ids": ids, "attention_mask": mask, "labels": ids})
+        before, after = (
+            model(input_ids=one[:2], attention_mask=mask[:2], use_cache=False).logits[:, :-1]
+            for one in (ids, _other_end(ids))
+        )
     except Exception as error:  # nothing private has been read
         why = str(error).partition("\n")[0].rstrip(".")
         raise ValueError(f"MODEL fails on records of {length} tokens ({why}): give a smaller --max-tokens.") from error
     finally:
         model.train(mode)
+    if (after - before).abs().max() > UNSEEN * torch.finfo(before.dtype).eps * before.abs().max():
+        raise ValueError(
+            "MODEL sees later tokens (a masked language model, or one that is not set up as a decoder), so that its "
+            "loss would be none of prediction: choose a causal one."
+        )
+
+
+def _other_end(ids: torch.Tensor) -> torch.Tensor:
+    """Return the same rows with another last token."""
+    return torch.cat([ids[:, :-1], (ids[:, -1:] == 0).long()], dim=1)
 
 
 def _public(encoder: TokenEncoder, path: str, folder: Path) -> dict[str, torch.Tensor]:

@@ -41,7 +41,8 @@ class JsonLinesFile(TableFile):
         if not reading.columns:
             raise DataStructureError(
                 f"data is a file of JSON lines, {str(path)!r}, which has no header: the names in its objects are part "
-                "of the records. Give the names of the columns with --columns (columns, in a config or schema file)."
+                "of the records. Give the names of the columns with --columns (columns, in a config or schema file); "
+                "for texts, give --model."
             )
         self._places = places(reading.columns, only)
         empty: dict[str, Column] = {name: TextColumn.of(()) for name in self._places}

@@ -30,6 +30,7 @@ from tacita.oracles.records import as_records
 from tacita.random import Randomness
 from tacita.sampling import FullBatchSampler
 from tacita.splitting import split
+from tacita.user_records import UserRecords
 
 SCORE = "score"  # the purpose of the session
 SQUARE = math.sqrt(0.5)  # weight of a square in v: more makes the means noisier, and less their intervals
@@ -119,6 +120,7 @@ class HeldOutScore:
         **paying: Any,
     ) -> None:
         self._wanted, self._model = wanted, model
+        self._whole = "users" if isinstance(records.dataset, UserRecords) else "records"
         frozen = {id(p): p for p in model.parameters() if not p.requires_grad}
         with evaluating(model), _untrained(model):
             self._pair = _Pair(copy.deepcopy(model, frozen), model)
@@ -149,7 +151,7 @@ class HeldOutScore:
                 oracle.session.close()
         ((block, noise_std),) = release.noise_std.items()
         sums = release.released[block]["weights"].double().tolist()
-        return _fields(self._wanted, sums, noise_std, release.session)
+        return _fields(self._wanted, sums, noise_std, release.session, self._whole)
 
 
 class _Pair(nn.Module):
@@ -189,12 +191,12 @@ def _untrained(model: nn.Module) -> Iterator[None]:
             p.requires_grad_(True)
 
 
-def _fields(wanted: HeldOutLoss, sums: list[float], noise_std: float, session: str) -> dict[str, Any]:
+def _fields(wanted: HeldOutLoss, sums: list[float], noise_std: float, session: str, whole: str) -> dict[str, Any]:
     """Return the fields that the noisy sums give the statement; all of it is post-processing."""
     number, *sums = sums
-    what = f"the {wanted.name} before and after the training, on the {wanted.share:.0%} of records held out by coin"
+    what = f"the {wanted.name} before and after the training, on the {wanted.share:.0%} of {whole} held out by coin"
     noise_of = f"each of five sums, to which a record adds at most {BOUND:g} (L2)"
-    how = "bought in the same ledger, on records held out by coin; the interval covers sampling and noise. "
+    how = f"bought in the same ledger, on {whole} held out by coin; the interval covers sampling and noise. "
     how += f"A loss above {wanted.upper:.4g} counts as {wanted.upper:.4g}"
     score = {
         "measure": wanted.name,
