@@ -134,10 +134,8 @@ class TokenEncoder:
     def _tokens(self, record: TextRecord, texts: Iterator[list[int] | None]) -> Tokens:
         ids, targets = self._messages(record) if record.form == "messages" else self._written(record, texts)
         length = len(ids)
-        if not self._fast and (
-            None in ids or not 0 <= min(ids, default=0) <= max(ids, default=0) <= self.largest
-        ):  # what some do not know
-            return NOTHING
+        if not self._fast and not all(one is not None and 0 <= one <= self.largest for one in ids):
+            return NOTHING  # for what it does not know a tokenizer in Python may write anything
         if length > self.most:
             ids, targets = self._short(ids, targets)
         found = Tokens(ids, targets, length)

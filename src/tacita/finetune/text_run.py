@@ -79,7 +79,9 @@ class Prepared:
         digests = base_model.hashes(files.model)
         encoder = encoder_of(files.model, settings)
         name = settings.dataset_name or files.data.name
-        rules = {"lr": settings.step_size, "alpha": settings.scale}  # as chosen, for the file of settings
+        rules: dict[str, Any] = {"lr": settings.step_size}  # as chosen, for the file of settings
+        if settings.train == "lora":
+            rules["alpha"] = settings.scale
         settings = replace(settings, max_tokens=encoder.max_tokens, dataset_name=name, **rules)
         if settings.rows is None and settings.rate is None:
             settings = replace(settings, rate=RATE)
