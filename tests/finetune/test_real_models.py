@@ -25,7 +25,8 @@ FORMS = [*RECORDS, {"messages": RECORDS[2]["messages"] * 2}]
 def prepared(folder, kind, **changes):
     """A model away from its start, where half of an adapter has a gradient of zero."""
     base(folder / kind, kind=kind)
-    found = Prepared.of(Files(folder / kind, folder / kind / "config.json"), settings("nowhere", **changes))
+    (folder / "d.jsonl").touch()
+    found = Prepared.of(Files(folder / kind, folder / "d.jsonl"), settings("nowhere", **changes))
     generator = torch.Generator().manual_seed(0)
     for p in trainable(found.model).values():
         p.data += 0.1 * torch.randn(p.shape, generator=generator)

@@ -475,8 +475,13 @@ def test_a_command_that_is_stopped_goes_on_when_it_is_repeated(number, where, pl
     assert capfd.readouterr().err.count("repeat the same") == (number != signal.SIGKILL)
     assert ended == (-number if number == signal.SIGKILL else INTERRUPTED)
     assert command("a") == code
-    for name in ("adapter_model.safetensors", "README.md"):
-        assert Path("a/adapter", name).read_bytes() == Path("whole/adapter", name).read_bytes()
+    weights, cards = (
+        [Path(run, "adapter", name).read_bytes() for run in ("a", "whole")]
+        for name in ("adapter_model.safetensors", "README.md")
+    )
+    assert weights[0] == weights[1]
+    own = [json.loads(Path(run, "statement.json").read_text())["ledger_sha256"].encode() for run in ("a", "whole")]
+    assert cards[0].replace(own[0], own[1]) == cards[1]  # two runs have two ledgers
     assert not Path("a/private").exists()
 
 
@@ -771,10 +776,10 @@ def test_a_missing_file_is_refused_by_the_plan_too(words, name, place, capsys):
 
 
 def test_targets_are_the_names_of_modules_of_the_base(place):
-    run("a", targets=" c_attn , c_proj")
-    assert json.loads(Path("a/adapter/adapter_config.json").read_text())["target_modules"] == ["c_attn", "c_proj"]
-    for wrong in ("c_attn,c_prj", "c_attn,"):
-        with pytest.raises(ValueError, match=r"targets names '.*', and MODEL has only .*c_attn, c_fc, c_proj"):
+    run("a", targets=" q_proj , v_proj")
+    assert json.loads(Path("a/adapter/adapter_config.json").read_text())["target_modules"] == ["q_proj", "v_proj"]
+    for wrong in ("q_proj,v_prj", "q_proj,"):
+        with pytest.raises(ValueError, match=r"targets names '.*', and MODEL has only .*o_proj, .*q_proj"):
             run("b", targets=wrong)
 
 
