@@ -286,3 +286,24 @@ def test_a_sealed_run_is_held_to_its_settings_before_it_is_tidied(base, tmp_path
     assert (output / "private").is_dir()
     assert run(physical_batch=3).fields["verdict"]
     assert not (output / "private").exists()
+
+
+def test_after_a_model_was_refused_other_settings_may_be_tried(base, tmp_path, monkeypatch):
+    """Nothing was spent, and nothing is held to what was refused."""
+    texts, output = tmp_path / "d.jsonl", tmp_path / "a"
+    texts.write_text('{"text": "abc"}\n' * 20)
+
+    class Mixing(Model):
+        def forward(self, input_ids, attention_mask, use_cache):
+            found = super().forward(input_ids, attention_mask, use_cache)
+            return SimpleNamespace(logits=found.logits - found.logits.mean(0))
+
+    def run(model, **changes):
+        own = replace(prepared(base, rate=0.25, dataset_name="d", output=str(output), **changes), model=model)
+        monkeypatch.setattr(Prepared, "of", lambda *_: own)
+        return finetune(Files(base, texts), own.settings, randomness=Randomness.insecure(1))
+
+    monkeypatch.setattr(Prepared, "export", lambda own, _, folder: (folder / CONFIG).write_text(own.config()))
+    with pytest.raises(tacita.TacitaError, match="sample"):
+        run(Mixing())
+    assert run(Model(), epsilon=4.0).fields["epsilon"] <= 4.0

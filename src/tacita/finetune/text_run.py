@@ -227,11 +227,14 @@ def finetune(
     own, begun = prepared.settings, folder.private / CONFIG
 
     def check(_: Any = None) -> None:
-        if begun.exists() and folder.ledger.exists():
+        if begun.exists():
             prepared.held_to(begun.read_bytes())
 
+    def registered() -> bool:
+        return folder.ledger.exists() and folder.ledger.stat().st_size > 0
+
     check()
-    if folder.ledger.exists() and not begun.exists():
+    if registered() and not begun.exists():
         raise ResumeError(f"private/{CONFIG} of the run in {folder.path.name!r} is missing: restore it.")
     beside = folder.path.absolute().parent
     make_folder(beside)
@@ -239,28 +242,35 @@ def finetune(
     rows, units = encoded(prepared.encoder, files.data, beside, own.unit_field)
     public = None if own.public_validation is None else _public(prepared.encoder, own.public_validation, beside)
     run = RunLifecycle.start(folder, randomness, argument="output", check=check)
-    if not (begun.exists() and folder.ledger.exists()):  # else what was begun was refused before anything was spent
+    begins = not begun.exists()
+    if begins:
         replace_durably(begun, prepared.config().encode(), mode=0o600)
-    said = prepared.stated(files.data, run.randomness)
-    if before is not None and file_sha256(files.data) != before:
-        raise ValueError("DATA was changed while it was read: try again.")
-    _held_to_file(folder.private / FINGERPRINT, said.get("data_fingerprint"))
-    fitted(
-        prepared,
-        rows,
-        units,
-        randomness,
-        fields=lambda: said,
-        dataset_name=own.dataset_name,
-        about=files.about,
-        folder=settings.output,
-        public_data=public,
-        early_stop=None if own.patience is None else EarlyStop(patience=own.patience),
-        score=prepared.score,
-        publish="exported",
-        export=prepared.export,
-        progress=progress,
-    )
+    try:
+        said = prepared.stated(files.data, run.randomness)
+        if before is not None and file_sha256(files.data) != before:
+            raise ValueError("DATA was changed while it was read: try again.")
+        _held_to_file(folder.private / FINGERPRINT, said.get("data_fingerprint"))
+        fitted(
+            prepared,
+            rows,
+            units,
+            randomness,
+            fields=lambda: said,
+            dataset_name=own.dataset_name,
+            about=files.about,
+            folder=settings.output,
+            public_data=public,
+            early_stop=None if own.patience is None else EarlyStop(patience=own.patience),
+            score=prepared.score,
+            publish="exported",
+            export=prepared.export,
+            progress=progress,
+        )
+    except Exception:
+        if begins and not registered():  # what was refused before anything was spent holds nobody to its settings
+            begun.unlink()
+            (folder.private / FINGERPRINT).unlink(missing_ok=True)
+        raise
     return _of(folder.path)
 
 
