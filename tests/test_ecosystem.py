@@ -282,6 +282,38 @@ def test_the_trainer_saves_under_a_seal(tmp_path):
     assert tacita.tables.check_run(tmp_path).faults
 
 
+def test_an_adapter_of_the_trainer_names_no_base_and_loads(tmp_path):
+    """What a user keeps in README.md stays, and so does a regular expression of targets."""
+    for library in ("transformers", "accelerate", "peft"):
+        pytest.importorskip(library)
+    import peft
+    import transformers
+
+    def base():
+        torch.manual_seed(0)
+        config = transformers.GPT2Config(vocab_size=20, n_positions=8, n_embd=8, n_layer=1, n_head=2)
+        return transformers.GPT2LMHeadModel(config)
+
+    base().save_pretrained(tmp_path / "base")
+    model = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "base")
+    adapted = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=r".*c_attn"))
+    ids = torch.arange(48).reshape(6, 8) % 20
+    trainer = tacita.finetune.PrivateTrainer(
+        adapted, arguments(tmp_path / "a", max_steps=2, per_device_train_batch_size=3),
+        train_dataset={"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids},
+        target_epsilon=3.0, target_delta=1e-3, num_records=6,
+    )  # fmt: skip
+    (tmp_path / "a" / "README.md").write_text("my notes")
+    trainer.train()
+    trainer.save_model()
+    assert (tmp_path / "a" / "README.md").read_text() == "my notes"
+    assert str(tmp_path) not in (tmp_path / "a" / "adapter_config.json").read_text()
+    assert {*trainer.oracle.ledger.sealed.files} >= {"adapter_config.json", "adapter_model.safetensors"}
+    loaded = peft.PeftModel.from_pretrained(base(), tmp_path / "a")
+    trained = peft.get_peft_model_state_dict(adapted)
+    assert all(torch.equal(one, trained[name]) for name, one in peft.get_peft_model_state_dict(loaded).items())
+
+
 def test_the_trainer_takes_users(tmp_path):
     _, data, _ = network("transformers", "BERT, classes")
     users = [row // 2 for row in range(len(data[0]))]

@@ -310,6 +310,7 @@ UNTRUE = {
     "a verdict under conditions": lambda stated: {"verdict": stated["verdict"] + " under conditions"},
     "a condition": lambda stated: {"conditions": ["it rains"]},
     "no list of caveats": lambda stated: {"caveats": "none"},
+    "a disclaimer that is no list": lambda stated: {"disclaimers": None},
     "a disclaimer": lambda stated: {"disclaimers": ["not private as claimed"]},
     "a field of its own": lambda stated: {"true_epsilon": 0.1},
     "another ledger": lambda stated: {"ledger_sha256": "0" * 64},

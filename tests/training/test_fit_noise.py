@@ -66,6 +66,7 @@ def test_another_noise_is_refused_at_a_resume(monkeypatch, tmp_path):
         ({"epochs": None}, "one of epochs and noise_multiplier must be given"),
         ({"epochs": None, "noise_multiplier": 0.0}, "noise_multiplier must be a finite number > 0"),
         ({"epochs": None, "noise_multiplier": 0.2}, "noise_multiplier must be larger: at 0.2 one step costs more"),
+        ({"epochs": None, "noise_multiplier": 1e6}, "noise_multiplier must be smaller: .* Give epochs"),
         ({"epochs": None, "noise_multiplier": 1.0, "noise": "auto"}, "must go with noise='independent'"),
     ],
 )

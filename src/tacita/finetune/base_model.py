@@ -177,9 +177,11 @@ def load_weights(folder: Path, **settings: Any) -> Any:
 def _with_adapter(model: Any, settings: FinetuneSettings) -> nn.Module:
     peft = library("peft")
     names = [name.strip() for name in settings.targets.split(",")]
-    there = {path.rpartition(".")[2] for path, one in model.named_modules() if getattr(one, "weight", None) is not None}
-    if names != ["all-linear"] and (missing := {name.rpartition(".")[2] for name in names} - there):
-        raise ValueError(f"targets names {sorted(missing)[0]!r}, and MODEL has only {', '.join(sorted(there))}.")
+    there = [f".{path}" for path, one in model.named_modules() if getattr(one, "weight", None) is not None]
+    for name in [] if names == ["all-linear"] else names:
+        if not any(path.endswith(f".{name}") for path in there):
+            ends = ", ".join(sorted({path.rpartition(".")[2] for path in there}))
+            raise ValueError(f"targets names {name!r}, and MODEL has only {ends}.")
     config = peft.LoraConfig(
         task_type="CAUSAL_LM",
         r=settings.rank,
@@ -208,6 +210,14 @@ def save_adapter(model: Any, folder: Path) -> None:
     # With embeddings PEFT asks the hub for a base of that name.
     model.save_pretrained(str(folder), safe_serialization=True, save_embedding_layers=False)
     (folder / "README.md").unlink(missing_ok=True)  # a template without a word on this model
+
+
+def name_no_base(folder: Path, notes: bytes | None) -> None:
+    """Take the base's path or name out of what PEFT wrote; ``notes`` are what README.md held before."""
+    config = folder / ADAPTER
+    config.write_text(json.dumps({**json.loads(config.read_text()), "base_model_name_or_path": BY_HAND}, indent=2))
+    card = folder / "README.md"
+    card.unlink(missing_ok=True) if notes is None else card.write_bytes(notes)
 
 
 @contextmanager

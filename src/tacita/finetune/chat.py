@@ -50,13 +50,13 @@ class ChatTemplate:
         except Exception as error:  # a template is code of its own; nothing private has been read
             why = str(error).rstrip(".")
             raise ValueError(f"the chat template fails on a conversation of two questions: {why}.") from error
+        if not settled(lambda: self.pieces(SYNTHETIC)):
+            raise ValueError(f"the chat template draws at random, and a run could not be continued: {WAY_OUT}.")
         if pieces is None or others is None:
             raise ValueError(
                 "the chat template is not additive (a later turn changes how an earlier one is written), so that "
                 f"the assistant's tokens cannot be found: use one with generation marks, {WAY_OUT}."
             )
-        if not settled(lambda: self.pieces(SYNTHETIC)):
-            raise ValueError(f"the chat template draws at random, and a run could not be continued: {WAY_OUT}.")
         for (text, said), (other, _) in zip(pieces, others, strict=True):
             if text == other:
                 who = "assistant" if said else "user"

@@ -96,7 +96,8 @@ class TokenEncoder:
         begin, written = self.tokenizer.bos_token_id, self.tokenizer("a")["input_ids"]
         if not self.tokenizer("a", **_PLAIN)["input_ids"]:
             raise ValueError("the tokenizer has no token for 'a': are all of its files in MODEL?")
-        if not settled(lambda: self.tokenizer([PUBLIC], **_PLAIN)["input_ids"]):
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if getattr(getattr(backend, "model", None), "dropout", None) or not settled(lambda: self._encoded([PUBLIC])):
             raise ValueError("the tokenizer draws at random (dropout or sampling among its settings): take that out.")
         object.__setattr__(self, "_begin", [begin] if begin is not None and [*written[:1]] == [begin] else [])
 

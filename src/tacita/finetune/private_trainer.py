@@ -160,15 +160,19 @@ class PrivateTrainer(Trainer):
         the arguments, which name paths of this machine.
         """
         folder, ledger = Path(self.args.output_dir), self.oracle.ledger
-        seals = self.oracle.session.closed and Path(output_dir or folder) == folder and not ledger.sealed
-        before = _written(folder) if seals else {}
+        if not self.oracle.session.closed or Path(output_dir or folder) != folder:
+            super().save_model(output_dir, _internal_call)
+            self.oracle.retrace()  # transformers has left a note in the model's configuration
+            return
+        before, card = _written(folder), folder / "README.md"
+        notes = card.read_bytes() if card.exists() else None
         super().save_model(output_dir, _internal_call)
-        self.oracle.retrace()  # transformers has left a note in the model's configuration
-        if seals:
-            (folder / ARGUMENTS).unlink(missing_ok=True)
-            if hasattr(self.model, "peft_config"):
-                base_model.save_adapter(self.model, folder)
-            files = {name for name, written in _written(folder).items() if before.get(name) != written}
+        self.oracle.retrace()
+        (folder / ARGUMENTS).unlink(missing_ok=True)
+        if (folder / base_model.ADAPTER).exists():
+            base_model.name_no_base(folder, notes)
+        if not ledger.sealed:
+            files = {name for name, written in _written(folder).items() if before.get(name) != written} - {card.name}
             seal_run(ledger, self.statement(), files=sorted(files))
 
 

@@ -129,11 +129,6 @@ class FinetuneSettings(RecordSettings):
             for name in names:
                 if getattr(self, name) is not None:
                     check(name, getattr(self, name))
-        if self.train == "full" and any(getattr(self, name) != own for name, own in OF_AN_ADAPTER.items()):
-            raise ValueError(
-                f"{', '.join(OF_AN_ADAPTER)} are those of an adapter and its frozen base: leave them out with "
-                "train=full, where all weights are float32."
-            )
         if self.rate is not None and not 0 < self.rate <= 1:
             raise ValueError(f"rate must be in (0, 1], got {self.rate!r}.")
         if self.rate is not None and self.batch is not None:
@@ -216,6 +211,11 @@ class Files:
 
     def check(self, settings: FinetuneSettings) -> None:
         """Refuse a path that is no file, before anything is opened."""
+        if settings.train == "full" and any(getattr(settings, name) != own for name, own in OF_AN_ADAPTER.items()):
+            raise ValueError(
+                f"{', '.join(OF_AN_ADAPTER)} are those of an adapter and its frozen base: leave them out with "
+                "train=full, where all weights are float32."
+            )
         wanted = {
             "DATA": (self.data, "JSON lines"),
             "public_validation": (settings.public_validation, "JSON lines"),
@@ -227,9 +227,9 @@ class Files:
                 raise ValueError(f"{name} must be a file of {what}, got the folder {str(path)!r}: MODEL comes first.")
             if path is not None and not Path(path).exists():
                 raise ValueError(f"{name} must be a file of {what}, got {str(path)!r}: there is none.")
-        if self.data.suffix == ".csv":
+        if ".csv" in [suffix.lower() for suffix in self.data.suffixes]:
             raise ValueError("DATA must be JSON lines, one object a line, got a .csv: write each row as an object.")
         for name in ("DATA", "fingerprint_key"):
             path = wanted[name][0]
-            if path is not None and any(one.samefile(path) for one in self.model.glob("*")):
+            if path is not None and any(one.exists() and one.samefile(path) for one in self.model.glob("*")):
                 raise ValueError(f"{name} lies in MODEL, each of whose files is named by its plain hash: move it away.")

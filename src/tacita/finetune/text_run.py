@@ -37,7 +37,8 @@ from tacita.training.held_out_loss import HeldOutLoss
 from tacita.training.public_loss import EarlyStop
 
 FINGERPRINT = "data_fingerprint"  # of the file that a run began with, among its private files
-UNSEEN = 64  # units of rounding by which a token that is not seen may move a score: kernels differ
+UNSEEN = 1e-5  # of the largest score, by which tokens that are not seen may move one: kernels differ
+MASKED = -1e4  # scores below are those of tokens that a model never says
 WARM_UP = 0.05  # share of the steps over which the step size rises
 
 
@@ -79,9 +80,7 @@ class Prepared:
         digests = base_model.hashes(files.model)
         encoder = encoder_of(files.model, settings)
         name = settings.dataset_name or files.data.name
-        rules: dict[str, Any] = {"lr": settings.step_size}  # as chosen, for the file of settings
-        if settings.train == "lora":
-            rules["alpha"] = settings.scale
+        rules = {"lr": settings.step_size, "alpha": settings.scale}  # as chosen, for the file of settings
         settings = replace(settings, max_tokens=encoder.max_tokens, dataset_name=name, **rules)
         if settings.rows is None and settings.rate is None:
             settings = replace(settings, rate=RATE)
@@ -230,11 +229,8 @@ def finetune(
         if begun.exists():
             prepared.held_to(begun.read_bytes())
 
-    def registered() -> bool:
-        return folder.ledger.exists() and folder.ledger.stat().st_size > 0
-
     check()
-    if registered() and not begun.exists():
+    if folder.ledger.exists() and not begun.exists():
         raise ResumeError(f"private/{CONFIG} of the run in {folder.path.name!r} is missing: restore it.")
     beside = folder.path.absolute().parent
     make_folder(beside)
@@ -242,35 +238,28 @@ def finetune(
     rows, units = encoded(prepared.encoder, files.data, beside, own.unit_field)
     public = None if own.public_validation is None else _public(prepared.encoder, own.public_validation, beside)
     run = RunLifecycle.start(folder, randomness, argument="output", check=check)
-    begins = not begun.exists()
-    if begins:
+    if not begun.exists():
         replace_durably(begun, prepared.config().encode(), mode=0o600)
-    try:
-        said = prepared.stated(files.data, run.randomness)
-        if before is not None and file_sha256(files.data) != before:
-            raise ValueError("DATA was changed while it was read: try again.")
-        _held_to_file(folder.private / FINGERPRINT, said.get("data_fingerprint"))
-        fitted(
-            prepared,
-            rows,
-            units,
-            randomness,
-            fields=lambda: said,
-            dataset_name=own.dataset_name,
-            about=files.about,
-            folder=settings.output,
-            public_data=public,
-            early_stop=None if own.patience is None else EarlyStop(patience=own.patience),
-            score=prepared.score,
-            publish="exported",
-            export=prepared.export,
-            progress=progress,
-        )
-    except Exception:
-        if begins and not registered():  # what was refused before anything was spent holds nobody to its settings
-            begun.unlink()
-            (folder.private / FINGERPRINT).unlink(missing_ok=True)
-        raise
+    said = prepared.stated(files.data, run.randomness)
+    if before is not None and file_sha256(files.data) != before:
+        raise ValueError("DATA was changed while it was read: try again.")
+    _held_to_file(folder.private / FINGERPRINT, said.get("data_fingerprint"))
+    fitted(
+        prepared,
+        rows,
+        units,
+        randomness,
+        fields=lambda: said,
+        dataset_name=own.dataset_name,
+        about=files.about,
+        folder=settings.output,
+        public_data=public,
+        early_stop=None if own.patience is None else EarlyStop(patience=own.patience),
+        score=prepared.score,
+        publish="exported",
+        export=prepared.export,
+        progress=progress,
+    )
     return _of(folder.path)
 
 
@@ -343,32 +332,31 @@ def _try(model: nn.Module, encoder: TokenEncoder) -> None:
     Raises:
         ValueError: It fails, as it would on a record, or it sees the token that it is to predict.
     """
-    length, mode = encoder.max_tokens, model.training
+    length, mode, dtype = encoder.max_tokens, model.training, next(model.parameters()).dtype
     ids = torch.stack([torch.full((length,), encoder.largest), torch.arange(length) % (encoder.largest + 1)])
     ids = torch.cat([ids, torch.zeros(1, length, dtype=torch.int64)])
     mask = torch.ones_like(ids)
     mask[2, 1:] = 0  # one token, and padding
     try:
         sequence_losses()(model.eval(), {"input_ids": ids, "attention_mask": mask, "labels": ids})
+        end = length - length // 2  # the first half must not hear of another second half
+        other = torch.cat([ids[:2, :end], (ids[:2, end:] == 0).long()], dim=1)
         before, after = (
-            model(input_ids=one[:2], attention_mask=mask[:2], use_cache=False).logits[:, :-1]
-            for one in (ids, _other_end(ids))
+            model(input_ids=one, attention_mask=mask[:2], use_cache=False).logits[:, :end].float()
+            for one in (ids[:2], other)
         )
     except Exception as error:  # nothing private has been read
         why = str(error).partition("\n")[0].rstrip(".")
         raise ValueError(f"MODEL fails on records of {length} tokens ({why}): give a smaller --max-tokens.") from error
     finally:
         model.train(mode)
-    if (after - before).abs().max() > UNSEEN * torch.finfo(before.dtype).eps * before.abs().max():
+    said = (before > MASKED) & (after > MASKED)
+    moved, size = ((one.where(said, 0.0)).abs().max() for one in (after - before, before))
+    if not moved <= max(2 * torch.finfo(dtype).eps, UNSEEN) * size:
         raise ValueError(
             "MODEL sees later tokens (a masked language model, or one that is not set up as a decoder), so that its "
             "loss would be none of prediction: choose a causal one."
         )
-
-
-def _other_end(ids: torch.Tensor) -> torch.Tensor:
-    """Return the same rows with another last token."""
-    return torch.cat([ids[:, :-1], (ids[:, -1:] == 0).long()], dim=1)
 
 
 def _public(encoder: TokenEncoder, path: str, folder: Path) -> dict[str, torch.Tensor]:

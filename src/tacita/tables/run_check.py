@@ -241,7 +241,7 @@ def _as_text(value: Any) -> str:
 def _reworded(name: str, stated: Mapping[str, Any], again: Mapping[str, Any]) -> bool:
     """Return whether a field says the same in other words, or a larger bound."""
     if name not in stated or name not in again:
-        return name in ADDED if name not in stated else name in GONE and not stated[name]
+        return name in ADDED if name not in stated else name in GONE and stated[name] == []
     before, now = stated[name], again[name]
     if name in WORDS:
         return type(before) is type(now)

@@ -124,10 +124,13 @@ def chosen_length(
 
     def held(sampler: Sampler) -> int:
         event = gaussian_sum_event(sampler.law, (1.0,), (std,), relation)
-        if queries := most_queries(event, epsilon, delta, at_most=MOST_QUERIES):
+        queries = most_queries(event, epsilon, delta, at_most=MOST_QUERIES)
+        if 0 < queries < MOST_QUERIES:
             return queries
         raise ValueError(
             f"noise_multiplier must be larger: at {std:g} one step costs more than the target epsilon {epsilon:g}."
+            if queries == 0
+            else f"noise_multiplier must be smaller: at {std:g} the target holds {MOST_QUERIES:,} steps. Give epochs."
         )
 
     return held
