@@ -270,12 +270,7 @@ def test_the_trainer_saves_under_a_seal(tmp_path):
     trainer.save_model()
     trainer.save_model(tmp_path / "elsewhere")
     assert not tacita.tables.check_run(tmp_path).faults
-    assert {*trainer.oracle.ledger.sealed.files} == {
-        "config.json",
-        "model.safetensors",
-        "statement.json",
-        "statement.txt",
-    }
+    assert {*trainer.oracle.ledger.sealed.files} == {"config.json", "model.safetensors", "statement.txt"}
     shown = {name for line in [*trainer.state.log_history, found.metrics] for name in line}
     assert not any("runtime" in name or "second" in name or "loss" in name or "mem" in name for name in shown), shown
     (tmp_path / "config.json").write_text("{}")
