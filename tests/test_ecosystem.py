@@ -293,11 +293,18 @@ def test_an_adapter_of_the_trainer_names_no_base_and_loads(tmp_path):
     model = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "base")
     adapted = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=r".*c_attn"))
     ids = torch.arange(48).reshape(6, 8) % 20
-    trainer = tacita.finetune.PrivateTrainer(
-        adapted, arguments(tmp_path / "a", max_steps=2, per_device_train_batch_size=3),
-        train_dataset={"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids},
-        target_epsilon=3.0, target_delta=1e-3, num_records=6,
-    )  # fmt: skip
+
+    def trainer_of(model, folder):
+        return tacita.finetune.PrivateTrainer(
+            model, arguments(folder, max_steps=2, per_device_train_batch_size=3),
+            train_dataset={"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids},
+            target_epsilon=3.0, target_delta=1e-3, num_records=6,
+        )  # fmt: skip
+
+    named = peft.get_peft_model(base(), peft.LoraConfig(task_type="CAUSAL_LM", r=2), adapter_name="mine")
+    with pytest.raises(ValueError, match="must be named 'default'"):
+        trainer_of(named, tmp_path / "b")
+    trainer = trainer_of(adapted, tmp_path / "a")
     (tmp_path / "a" / "README.md").write_text("my notes")
     trainer.train()
     trainer.save_model()

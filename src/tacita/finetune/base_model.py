@@ -217,7 +217,10 @@ def name_no_base(folder: Path, notes: bytes | None) -> None:
     config = folder / ADAPTER
     config.write_text(json.dumps({**json.loads(config.read_text()), "base_model_name_or_path": BY_HAND}, indent=2))
     card = folder / "README.md"
-    card.unlink(missing_ok=True) if notes is None else card.write_bytes(notes)
+    if notes is None:
+        card.unlink(missing_ok=True)
+    else:
+        card.write_bytes(notes)
 
 
 @contextmanager

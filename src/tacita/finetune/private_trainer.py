@@ -86,6 +86,10 @@ class PrivateTrainer(Trainer):
                 raise ValueError(f"{name} must be left at its default with a PrivateTrainer, got {found!r}.")
         if others.get("compute_loss_func") is not None:
             raise ValueError("compute_loss_func is never called, as no loss is computed: give loss_fn in its place.")
+        if {*getattr(model, "peft_config", {})} - {"default"}:
+            raise ValueError(
+                "the adapter must be named 'default', as PEFT names it: another has a folder without a seal."
+            )
         if args.accelerator_config.gradient_accumulation_kwargs:
             raise ValueError("accelerator_config must leave gradient_accumulation_kwargs out: an argument says it.")
         if args.world_size > 1 or args.n_gpu > 1:
