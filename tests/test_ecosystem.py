@@ -296,7 +296,7 @@ def test_an_adapter_of_the_trainer_names_no_base_and_loads(tmp_path):
 
     def trainer_of(model, folder):
         return tacita.finetune.PrivateTrainer(
-            model, arguments(folder, max_steps=2, per_device_train_batch_size=3),
+            model, arguments(folder, max_steps=2, per_device_train_batch_size=3, save_strategy="steps", save_steps=2),
             train_dataset={"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids},
             target_epsilon=3.0, target_delta=1e-3, num_records=6,
         )  # fmt: skip
@@ -309,7 +309,10 @@ def test_an_adapter_of_the_trainer_names_no_base_and_loads(tmp_path):
     trainer.train()
     trainer.save_model()
     assert (tmp_path / "a" / "README.md").read_text() == "my notes"
-    assert str(tmp_path) not in (tmp_path / "a" / "adapter_config.json").read_text()
+    trainer.save_model(tmp_path / "b")
+    for folder in (tmp_path / "a", tmp_path / "a" / "checkpoint-2", tmp_path / "b"):
+        assert str(tmp_path) not in (folder / "adapter_config.json").read_text()
+        assert not (folder / "training_args.bin").exists()
     assert {*trainer.oracle.ledger.sealed.files} >= {"adapter_config.json", "adapter_model.safetensors"}
     loaded = peft.PeftModel.from_pretrained(base(), tmp_path / "a")
     trained = peft.get_peft_model_state_dict(adapted)

@@ -137,8 +137,10 @@ def test_nothing_secret_lies_in_the_folder_of_the_model(name, base, tmp_path):
     """The statement names its files by their plain hashes, by which a guess of their content could be tested."""
     (base / name).write_text('{"text": "secret"}\n')
     (tmp_path / "link.txt").symlink_to(base / name)
+    (tmp_path / "copy").write_text('{"text": "secret"}\n')
     (tmp_path / "d.jsonl").write_text("{}")
-    for data, key in ((base / name, None), (tmp_path / "link.txt", None), (tmp_path / "d.jsonl", str(base / name))):
+    places = (base / name, tmp_path / "link.txt", tmp_path / "copy")
+    for data, key in [(place, None) for place in places] + [(tmp_path / "d.jsonl", str(place)) for place in places]:
         with pytest.raises(ValueError, match="lies in MODEL, each of whose files is named by its plain hash"):
             Files(base, data).check(FinetuneSettings(epsilon=8.0, delta=1e-5, fingerprint_key=key))
 

@@ -21,6 +21,7 @@ import torch
 import tacita
 from tacita.cli import main
 from tacita.cli.app import INTERRUPTED
+from tacita.errors import UnsupportedModuleError
 from tacita.finetune import (
     ChatTemplate,
     EncodedTexts,
@@ -90,7 +91,11 @@ def base(folder, seed=0, kind="llama"):
         "llama": dict(intermediate_size=24, num_key_value_heads=2),
         "qwen3": dict(intermediate_size=24, num_key_value_heads=1, head_dim=8),
         "gpt2": {},
-    }[kind] | dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=32)
+        "qwen2_moe": dict(moe_intermediate_size=8, shared_expert_intermediate_size=8, num_experts=4),
+        "mamba": dict(state_size=4),
+        "rwkv": dict(context_length=32, num_hidden_layers=2),
+    }[kind]
+    size = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=32) | size
     config = transformers.AutoConfig.for_model(kind, vocab_size=len(words), **size)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -571,6 +576,15 @@ def test_without_held_out_texts_no_score_is_bought(place):
     fields = run("a", holdout=0.0).fields
     assert fields["holdout_score"] is None
     assert [one["purpose"] for one in fields["sessions"]] == ["train"]
+
+
+def test_a_model_that_no_program_serves_is_refused_in_words_of_the_command(place):
+    base("rwkv", kind="rwkv")
+    with pytest.raises(UnsupportedModuleError, match=r"MODEL cannot be trained: .* Choose another one") as refused:
+        finetune(Files(Path("rwkv"), Path("d.jsonl")), settings("a", messages=False, max_tokens=16))
+    assert "loop" not in str(refused.value)
+    with pytest.raises(UnsupportedModuleError, match=r"MODEL cannot be trained: .* Choose another one"):
+        plan_in_words(Prepared.of(Files(Path("rwkv"), Path("d.jsonl")), settings("a", messages=False, max_tokens=16)))
 
 
 @pytest.mark.parametrize("train", ["lora", "full"])

@@ -35,6 +35,7 @@ REFUSED = {
 # In place of the base in adapter_config.json. A loader would take a name for a folder or for a model of the hub, which
 # need not be the base; this is no name that a hub has, and the error of the loader repeats it.
 BY_HAND = "load the base by hand and compare its SHA-256: see README.md"
+EXPERTS = "batched_mm"  # the kernel whose shapes do not depend on which expert a token goes to
 LORA_SEED = 0  # of the first factor of an adapter, which is public; the other one starts at zero
 
 
@@ -143,7 +144,7 @@ def open_model(folder: Path, settings: FinetuneSettings) -> nn.Module:
     config = transformers.AutoConfig.from_pretrained(str(folder), **LOCAL)
     set_dropout(config, settings.dropout)
     dtype = torch.float32 if settings.train == "full" else getattr(torch, settings.dtype)
-    model = load_weights(folder, config=config, dtype=dtype)
+    model = load_weights(folder, config=config, dtype=dtype, experts_implementation=EXPERTS)
     for module in model.modules():
         if isinstance(module, _DropoutNd):
             module.p = settings.dropout

@@ -18,7 +18,7 @@ from tacita.finetune import base_model
 from tacita.finetune.encoding import TokenEncoder
 from tacita.finetune.records import EMPTY, NO_JSON, NO_UTF8, Line, physical_lines, read_line
 from tacita.finetune.settings import RecordSettings
-from tacita.finetune.text_run import Prepared, encoder_of
+from tacita.finetune.text_run import Prepared, encoder_of, words_of_the_command
 from tacita.ledger import Ledger
 from tacita.mechanisms import GaussianMechanism
 from tacita.oracles import ClippedGradientOracle, trainable
@@ -177,16 +177,17 @@ def _seconds(prepared: Prepared) -> float:
     count, length = prepared.settings.physical_batch, prepared.encoder.max_tokens
     ids = torch.randint(len(prepared.encoder.tokenizer), (count, length))
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
-    oracle = ClippedGradientOracle(
-        prepared.model,
-        prepared.losses,
-        batch,
-        ledger=Ledger(neighboring_relation=RELATION, privacy_unit="a synthetic row"),
-        sampler=FullBatchSampler(num_records=count),
-        clipper=FlatClipper(max_grad_norm=prepared.settings.max_grad_norm),
-        mechanism=GaussianMechanism(noise_multiplier=1.0),
-        planned_queries=TIMED,
-    )
+    with words_of_the_command():
+        oracle = ClippedGradientOracle(
+            prepared.model,
+            prepared.losses,
+            batch,
+            ledger=Ledger(neighboring_relation=RELATION, privacy_unit="a synthetic row"),
+            sampler=FullBatchSampler(num_records=count),
+            clipper=FlatClipper(max_grad_norm=prepared.settings.max_grad_norm),
+            mechanism=GaussianMechanism(noise_multiplier=1.0),
+            planned_queries=TIMED,
+        )
     times = []
     for _ in range(TIMED):
         start = time.perf_counter()

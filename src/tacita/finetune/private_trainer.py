@@ -160,24 +160,21 @@ class PrivateTrainer(Trainer):
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save as ever; into ``output_dir`` after the training, seal what was saved with the statement.
 
-        What lies there already is neither sealed nor hashed. Of an adapter no path or name of its base is kept, nor are
-        the arguments, which name paths of this machine.
+        What lies there already is neither sealed nor hashed. Of an adapter no path or name of its base is written, in
+        checkpoints neither, nor are the arguments, which name paths of this machine.
         """
-        folder, ledger = Path(self.args.output_dir), self.oracle.ledger
-        if not self.oracle.session.closed or Path(output_dir or folder) != folder:
-            super().save_model(output_dir, _internal_call)
-            self.oracle.retrace()  # transformers has left a note in the model's configuration
-            return
+        folder, own = Path(output_dir or self.args.output_dir), Path(self.args.output_dir)
+        folder.mkdir(parents=True, exist_ok=True)
         before, card = _written(folder), folder / "README.md"
         notes = card.read_bytes() if card.exists() else None
         super().save_model(output_dir, _internal_call)
-        self.oracle.retrace()
+        self.oracle.retrace()  # transformers has left a note in the model's configuration
         (folder / ARGUMENTS).unlink(missing_ok=True)
         if (folder / base_model.ADAPTER).exists():
             base_model.name_no_base(folder, notes)
-        if not ledger.sealed:
+        if folder == own and self.oracle.session.closed and not self.oracle.ledger.sealed:
             files = {name for name, written in _written(folder).items() if before.get(name) != written} - {card.name}
-            seal_run(ledger, self.statement(), files=sorted(files))
+            seal_run(self.oracle.ledger, self.statement(), files=sorted(files))
 
 
 def _public(found: dict[str, float]) -> dict[str, float]:

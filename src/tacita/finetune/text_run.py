@@ -5,7 +5,8 @@ import json
 import math
 import os
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from tacita._files import make_folder, replace_durably
-from tacita.errors import ResumeError
+from tacita.errors import ResumeError, UnsupportedModuleError
 from tacita.finetune import base_model
 from tacita.finetune.card import CAVEATS, SCORED, card
 from tacita.finetune.chat import ChatTemplate
@@ -279,26 +280,37 @@ def _held_to_file(first: Path, now: str | None) -> None:
 def fitted(prepared: Prepared, rows: EncodedTexts, units: list, randomness: Randomness | None, **more: Any) -> Run:
     """Train by the settings; ``more`` is what a run and an audit have of their own."""
     own = prepared.settings
-    return fit(
-        prepared.model,
-        prepared.losses,
-        rows,
-        target_epsilon=own.epsilon,
-        target_delta=own.delta,
-        epochs=own.epochs,
-        num_records=own.number,
-        expected_batch_size=prepared.batch,
-        max_grad_norm=own.max_grad_norm,
-        optimizer=lambda params: torch.optim.AdamW(params, lr=own.step_size, weight_decay=0.0),
-        scheduler=warmed_up,
-        units=units if own.unit_field is not None else None,
-        rows_per_query=own.rows_per_query,
-        privacy_unit=own.unit,
-        hardened=own.hardened,
-        max_physical_batch_size=max(own.physical_batch // prepared.sequences, 1),
-        randomness=randomness,
-        **more,
-    )
+    with words_of_the_command():
+        return fit(
+            prepared.model,
+            prepared.losses,
+            rows,
+            target_epsilon=own.epsilon,
+            target_delta=own.delta,
+            epochs=own.epochs,
+            num_records=own.number,
+            expected_batch_size=prepared.batch,
+            max_grad_norm=own.max_grad_norm,
+            optimizer=lambda params: torch.optim.AdamW(params, lr=own.step_size, weight_decay=0.0),
+            scheduler=warmed_up,
+            units=units if own.unit_field is not None else None,
+            rows_per_query=own.rows_per_query,
+            privacy_unit=own.unit,
+            hardened=own.hardened,
+            max_physical_batch_size=max(own.physical_batch // prepared.sequences, 1),
+            randomness=randomness,
+            **more,
+        )
+
+
+@contextmanager
+def words_of_the_command() -> Iterator[None]:
+    """Leave out of a refusal of the model's code what only a caller in Python can do."""
+    try:
+        yield
+    except UnsupportedModuleError as error:
+        why = str(error).partition(" Rewrite that")[0]
+        raise UnsupportedModuleError(f"MODEL cannot be trained: {why} Choose another one, and a new output.") from None
 
 
 def encoder_of(model: Path, settings: RecordSettings) -> TokenEncoder:

@@ -95,6 +95,19 @@ class Recurrent(nn.Module):
         return self.head(self.cell(self.embedding(x))[0][:, -1])
 
 
+class Laid(nn.Module):
+    """The gradient of its softplus lies in memory otherwise than a tensor without values is told to, as in Mamba."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.steps, self.last = nn.Linear(1, 4), nn.Linear(4, 6), nn.Linear(WIDTH, CLASSES)
+        self.register_buffer("weights", torch.randn(6, WIDTH, 3))
+
+    def forward(self, x):
+        steps = F.softplus(self.steps(self.first(x[..., None])).transpose(1, 2))
+        return self.last((steps[..., None] * self.weights).sum(-1)).sum(1)
+
+
 def mlp():
     return nn.Sequential(nn.Linear(WIDTH, 16), nn.ReLU(), nn.Linear(16, CLASSES))
 
@@ -131,6 +144,7 @@ NETWORKS = {
     "straight": (Straight, vectors),
     "recurrent": (Recurrent, tokens),
     "normalised": (normalised, vectors),
+    "laid": (Laid, vectors),
 }
 
 

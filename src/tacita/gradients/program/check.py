@@ -64,7 +64,7 @@ def _grid_sampled_backward(grad: Tensor, x: Tensor, grid: Tensor, *settings: Any
 
 REPLACED: dict[
     Any, Callable[..., Any]
-] = {  # operators that may read or write other memory, and what runs in their place
+] = {  # operators that may read or write other memory, or fail, and what runs in their place
     _aten.grid_sampler_2d.default: _grid_sampled,  # whose kernels take NaN and inf for an index
     _aten.grid_sampler_2d_backward.default: _grid_sampled_backward,
     _aten.empty.memory_format: _zeros,
@@ -73,6 +73,7 @@ REPLACED: dict[
     _aten.empty_strided.default: _zeros_strided,
     _aten.new_empty_strided.default: _new_zeros_strided,
     _aten.empty_permuted.default: _zeros_permuted,
+    _aten.view.default: _aten.reshape.default,  # tensors without values may be laid out in another way than real ones
 }
 
 
