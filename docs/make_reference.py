@@ -227,10 +227,15 @@ PAGES = {
 
 
 def main(arguments: list[str]) -> int:
+    gone = [page for page in (DOCS / "api").glob("*.md") if f"api/{page.name}" not in PAGES]
     stale = [name for name, write in PAGES.items() if not same(DOCS / name, write())]
     if "--check" in arguments:
+        stale += [f"api/{page.name}" for page in gone]
         print(f"stale: {', '.join(stale)}; run make pages" if stale else "the generated pages are up to date")
         return bool(stale)
+    for page in gone:
+        page.unlink()
+        print(f"removed docs/api/{page.name}: its module is gone")
     for name in stale:
         (DOCS / name).write_text(PAGES[name]())
         print(f"wrote docs/{name}")
