@@ -43,8 +43,8 @@ $(STAMP): pyproject.toml reproductions/pyproject.toml constraints.txt
 demo: $(STAMP)  ## Train a private model on handwritten digits and print its privacy statement
 	@$(BIN)/python examples/demo.py
 
-test: $(STAMP)  ## Every test (WORKERS=2 processes); of one whose cases take more than 1.5 s together, some of them
-	$(PYTEST) --share 1.5
+test: $(STAMP)  ## Every test (WORKERS=2 processes); of one whose cases take more than 0.7 s together, some of them
+	$(PYTEST) --share 0.7
 
 quick: $(STAMP)  ## The tests that a change needs every time: all but those that take long (tests/slow.txt)
 	$(PYTEST) --quick

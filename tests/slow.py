@@ -31,7 +31,7 @@ TIMES = ROOT / ".pytest_cache" / "times.jsonl"
 LONG = 0.2  # seconds of CPU time of a test, all its cases together
 STAYS = " stays"  # ends the line of a test that takes long and runs all the same
 SHORT = 0.05  # seconds of a test that does not take long, about
-FEWEST = 4  # of so many cases of a long test at least one runs in ``make test``
+FEWEST = 8  # of so many cases of a long test at least one runs in ``make test``
 WORTH = 0.3  # seconds that a test may take for each planted patch that no quicker test sees
 PLANTING = "tests/planted/test_planted.py"  # many times the other tests
 
@@ -111,7 +111,7 @@ def cheapest(tests: Sequence[str], seconds: Mapping[str, float]) -> str:
 def share(nodeids: Sequence[str], seconds: Mapping[str, float], enough: float) -> list[str]:
     """Return what ``make test`` runs: of a test whose cases together take longer than ``enough``, every k-th case.
 
-    k is the least number with which the test takes no longer, and at most ``FEWEST``: of every wall a quarter is asked.
+    k is the least number with which the test takes no longer, and at most ``FEWEST``.
     The first case is always among them.
     """
     cases: dict[str, list[str]] = defaultdict(list)

@@ -61,6 +61,6 @@ def test_of_a_long_test_some_cases_are_taken_evenly_and_of_a_short_one_all():
     ]
 
 
-def test_of_a_very_long_test_a_quarter_is_taken():
-    cases = [f"a.py::dear[{k}]" for k in range(9)]
-    assert share(cases, {"a.py::dear": 100.0}, 2.0) == ["a.py::dear[0]", "a.py::dear[4]", "a.py::dear[8]"]
+def test_of_a_very_long_test_one_in_eight_is_taken():
+    cases = [f"a.py::dear[{k}]" for k in range(17)]
+    assert share(cases, {"a.py::dear": 100.0}, 2.0) == ["a.py::dear[0]", "a.py::dear[8]", "a.py::dear[16]"]

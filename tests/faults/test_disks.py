@@ -12,9 +12,9 @@ from tests.faults.calls import GROWS, Counting, Failing, watched
 
 AUDIT = bool(os.environ.get("TACITA_AUDIT"))
 DISKS = {
-    "full": (errno.ENOSPC, dict(names=GROWS), 5),
-    "read-only": (errno.EROFS, {}, 13),
-    "fails once": (errno.EIO, dict(once=True), 9),
+    "full": (errno.ENOSPC, dict(names=GROWS), 11),
+    "read-only": (errno.EROFS, {}, 29),
+    "fails once": (errno.EIO, dict(once=True), 19),
 }
 
 

@@ -65,8 +65,8 @@ def check_goes_on(folder, whole, released):
 
 
 def test_stopped_at_every_call(whole, calls, tmp_path):
-    """Every second one here, all in make audit; test_power_loss.py goes on from what is on the disk between them."""
-    for number in range(0, len(calls), 1 if AUDIT else 2):
+    """Every fifth one here, all in make audit; test_power_loss.py goes on from what is on the disk between them."""
+    for number in range(0, len(calls), 1 if AUDIT else 5):
         folder = tmp_path / str(number) / "run"
         stopped, released = stopped_at(folder, number)
         assert stopped, number
@@ -122,7 +122,7 @@ def test_stopped_around_the_seal_of_a_table(settings, table, tmp_path):
         job(tmp_path / "whole")
     first = seen.index(".statement.txt.tmp")
     assert len(seen) - first > 20
-    for number in range(first, len(seen), 1 if AUDIT else 2):
+    for number in range(first, len(seen), 1 if AUDIT else 5):
         folder = tmp_path / f"run{number}"
         with watched(folder, Stopping(number)), pytest.raises(Stopped):
             job(folder)
