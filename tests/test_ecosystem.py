@@ -263,12 +263,14 @@ def test_the_trainer_saves_under_a_seal(tmp_path):
     """What lies there, private perhaps, has no hash in the ledger; nor have arguments, which name paths."""
     tmp_path.joinpath("letters.jsonl").write_text("a secret")
     trainer, _, _ = private_trainer(tmp_path, include_num_input_tokens_seen="all", logging_steps=1)
+    (tmp_path / "adapter_config.json").write_text('{"mine": 1}')
     trainer.save_model()
     assert trainer.oracle.ledger.sealed is None  # the training has not ended
     found = trainer.train()
     trainer.save_metrics("train", found.metrics)
-    trainer.save_model()
+    trainer.save_model(tmp_path / "elsewhere" / "..")
     trainer.save_model(tmp_path / "elsewhere")
+    assert (tmp_path / "adapter_config.json").read_text() == '{"mine": 1}'
     assert not tacita.tables.check_run(tmp_path).faults
     assert {*trainer.oracle.ledger.sealed.files} == {"config.json", "model.safetensors", "statement.txt"}
     shown = {name for line in [*trainer.state.log_history, found.metrics] for name in line}
@@ -303,13 +305,16 @@ def test_an_adapter_of_the_trainer_names_no_base_and_loads(tmp_path):
 
     named = peft.get_peft_model(base(), peft.LoraConfig(task_type="CAUSAL_LM", r=2), adapter_name="mine")
     with pytest.raises(ValueError, match="must be named 'default'"):
-        trainer_of(named, tmp_path / "b")
+        trainer_of(named, tmp_path / "c")
     trainer = trainer_of(adapted, tmp_path / "a")
     (tmp_path / "a" / "README.md").write_text("my notes")
     trainer.train()
     trainer.save_model()
     assert (tmp_path / "a" / "README.md").read_text() == "my notes"
     trainer.save_model(tmp_path / "b")
+    adapted.add_adapter("second", peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["c_attn"]))
+    with pytest.raises(ValueError, match="must be named 'default', as PEFT names it, and be the only one"):
+        trainer.save_model(tmp_path / "d")
     for folder in (tmp_path / "a", tmp_path / "a" / "checkpoint-2", tmp_path / "b"):
         assert str(tmp_path) not in (folder / "adapter_config.json").read_text()
         assert not (folder / "training_args.bin").exists()

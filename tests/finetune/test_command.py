@@ -91,9 +91,15 @@ def test_chat_templates_that_no_hash_covers_are_refused(tmp_path):
         base_model.check_folder(model)
 
 
-def test_each_file_of_a_model_and_its_tokenizer_has_a_hash(tmp_path):
-    names = ["model.safetensors", "config.json", "chat_template.jinja", "tokenizer.model", "merges.txt"]
-    assert base_model.hashes(folder(tmp_path / "m", {}, *names[:1], *names[2:])).keys() == {*names}
+def test_each_file_that_a_model_is_made_of_has_a_hash_and_no_other(tmp_path):
+    """Texts that lie there have none, by which a guess of them could be tested."""
+    others = ["chat_template.jinja", "tokenizer.model", "letters.txt", "letters.json", "old.safetensors"]
+    model = folder(tmp_path / "m", {}, "model.safetensors", "generation_config.json", *others)
+    assert base_model.hashes(model).keys() == {"model.safetensors", "config.json", "generation_config.json"}
+    (model / "model.safetensors").unlink()
+    (model / "model.safetensors.index.json").write_text('{"weight_map": {"a": "old.safetensors"}}')
+    made_of = {"old.safetensors", "config.json", "generation_config.json", "model.safetensors.index.json"}
+    assert base_model.hashes(model).keys() == made_of
 
 
 def test_nothing_is_fetched(tmp_path):
@@ -155,14 +161,12 @@ def test_a_file_of_which_nothing_can_be_trained_on_ends_with_an_error(line, code
         ("--dry-run", "the plan needs rows"),
         ("--rows 1000 --template gone --dry-run", "template must be a file of a chat template, got 'gone'"),
         ("--rows 1000 --batch 960", "batch must be at most 950, the records (persons) of 1,000 that are not held"),
-        ("--rows 1000 --public-validation copy --output new", "public_validation is a copy of DATA"),
         ("--rows 1000 --output used", "output must be a new or an empty folder"),
     ],
 )
 def test_what_needs_no_model_is_refused_before_one_is_opened(options, words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    for name in ("d.jsonl", "copy"):
-        (tmp_path / name).write_text('{"text": "a"}')
+    (tmp_path / "d.jsonl").write_text('{"text": "a"}')
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "statement.json").write_text("{}")
     command = f"finetune gone d.jsonl --epsilon 8 --delta 1e-6 {options}".split()

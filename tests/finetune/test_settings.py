@@ -132,17 +132,18 @@ def test_what_is_of_an_adapter_goes_without_full(base):
             Files(base, base).check(FinetuneSettings(epsilon=8.0, delta=1e-5, train="full", **changes))
 
 
-@pytest.mark.parametrize("name", ["letters.txt", "letters.json"])
-def test_nothing_secret_lies_in_the_folder_of_the_model(name, base, tmp_path):
-    """The statement names its files by their plain hashes, by which a guess of their content could be tested."""
-    (base / name).write_text('{"text": "secret"}\n')
-    (tmp_path / "link.txt").symlink_to(base / name)
-    (tmp_path / "copy").write_text('{"text": "secret"}\n')
+@pytest.mark.parametrize("name", ["public_validation", "fingerprint_key"])
+def test_neither_public_rows_nor_a_key_are_the_texts_themselves(name, base, tmp_path):
+    """Whether another file is a copy of them is not looked at: that would tell of the rows."""
     (tmp_path / "d.jsonl").write_text("{}")
-    places = (base / name, tmp_path / "link.txt", tmp_path / "copy")
-    for data, key in [(place, None) for place in places] + [(tmp_path / "d.jsonl", str(place)) for place in places]:
-        with pytest.raises(ValueError, match="lies in MODEL, each of whose files is named by its plain hash"):
-            Files(base, data).check(FinetuneSettings(epsilon=8.0, delta=1e-5, fingerprint_key=key))
+    (tmp_path / "link.jsonl").symlink_to(tmp_path / "d.jsonl")
+    (tmp_path / "copy.jsonl").write_text("{}")
+    for path in ("d.jsonl", "link.jsonl"):
+        given = FinetuneSettings(epsilon=8.0, delta=1e-5, **{name: str(tmp_path / path)})
+        with pytest.raises(ValueError, match=f"{name} is DATA itself"):
+            Files(base, tmp_path / "d.jsonl").check(given)
+    given = FinetuneSettings(epsilon=8.0, delta=1e-5, **{name: str(tmp_path / "copy.jsonl")})
+    Files(base, tmp_path / "d.jsonl").check(given)
 
 
 def test_what_is_no_file_of_texts_is_refused_by_its_name(base, tmp_path):

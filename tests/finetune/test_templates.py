@@ -1,6 +1,7 @@
 """How families of models write a conversation: twenty formats that are read, and three that need generation marks."""
 
 import json
+import random
 from itertools import count
 
 import jinja2
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from tacita.finetune import ChatTemplate, EncodedTexts, TokenEncoder
-from tacita.finetune.chat import MARK, MARKED, written
+from tacita.finetune.chat import MARK, MARKED, SYNTHETIC, written
 from tacita.finetune.encoding import NOTHING
 from tacita.finetune.records import read_line
 from tests.finetune.toy import FIRST, Tokenizer, spell
@@ -145,13 +146,14 @@ def test_a_format_in_which_a_later_turn_changes_an_earlier_one_is_refused(name):
         ChatTemplate(Words(REFUSED[name]))
 
 
-def test_a_template_that_draws_is_refused_before_any_record():
-    """A run that was killed would read other records when it goes on."""
-    drawn = marked(IM, "<|im_end|>\n") + "{{ ['', ' ', '  ']|random }}"
-    with pytest.raises(ValueError, match=r"draws at random|is not additive"):
-        ChatTemplate(Words(drawn))
-    with pytest.raises(ValueError, match="draws at random"):
-        ChatTemplate(Words(marked(IM + "{{ ['', ' ', '  ']|random }}{% generation %}", "{% endgeneration %}")))
+def test_a_template_that_draws_draws_the_same_each_time():
+    """Else a run that was killed would read other records when it goes on. The generator of others stays as it is."""
+    drawn = marked(IM + "{{ range(1000)|random }}{{ lipsum() }}", "<|im_end|>\n")
+    template, state = ChatTemplate(Words(drawn)), random.getstate()
+    first = template.pieces(SYNTHETIC)
+    assert random.getstate() == state
+    random.seed(7)
+    assert template.pieces(SYNTHETIC) == first
 
 
 UNSAID = {

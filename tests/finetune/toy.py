@@ -72,6 +72,5 @@ def prepared(base="m", **changes):
     """A run on the toys, before any record is read."""
     given = {"epsilon": 8.0, "delta": 1e-5, "train": "full", "epochs": 1.0, "holdout": 0.0, "output": "nowhere"}
     encoder = TokenEncoder(tokenizer=Tokenizer(), max_tokens=8)
-    return Prepared(
-        FinetuneSettings(**{**given, **changes}), encoder, Model(), Path(base), base_model.hashes(Path(base))
-    )
+    digests = base_model.hashes(Path(base)) if (Path(base) / base_model.WHOLE).exists() else {}
+    return Prepared(FinetuneSettings(**{**given, **changes}), encoder, Model(), Path(base), digests)

@@ -122,6 +122,10 @@ def generate(
     if (prompt is None) == (file is None) or (file is None) != (output is None):
         raise ValueError("give --prompt TEXT, or --file FILE with --output FILE.")
     check_file("output", output)
+    if temperature < 0:
+        raise ValueError(f"temperature must be >= 0, got {temperature:g}.")
+    if output is not None and output.resolve().is_relative_to(run.resolve()):
+        raise ValueError("output lies in RUN, whose files are under a seal: give a file elsewhere.")
     loaded = generation.load(run, base)
     print("prompts are not covered by the guarantee: what is typed in may come out.", file=sys.stderr)
     if prompt is not None:

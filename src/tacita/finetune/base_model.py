@@ -20,6 +20,7 @@ from tacita.tables.settings import read_text
 
 DROPOUTS = ("dropout", "pdrop")  # what the configurations of transformers have in the names of these rates
 MORE_TEMPLATES = "additional_chat_templates"  # a folder that transformers reads beside the files that are hashed
+SETTINGS = ("config.json", "generation_config.json")
 WHOLE, INDEX, ADAPTER = "model.safetensors", "model.safetensors.index.json", "adapter_config.json"
 LOCAL = {"local_files_only": True, "trust_remote_code": False}  # nothing is fetched, no code of a model's own is run
 REFUSED = {
@@ -112,9 +113,12 @@ def _read(path: Path) -> Any:
 
 
 def hashes(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of each file of a model and its tokenizer, by name."""
-    kinds = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
-    return {path.name: file_sha256(path) for kind in kinds for path in sorted(folder.glob(kind))}
+    """Return the SHA-256 of each file of which a model is made, by name, and of no other: the texts may lie there, too.
+
+    The tokenizer that was used is among the files that a run seals.
+    """
+    made_of = [*weights(folder), *SETTINGS, *([] if (folder / WHOLE).is_file() else [INDEX])]
+    return {name: file_sha256(folder / name) for name in made_of if (folder / name).is_file()}
 
 
 def check_same(folder: Path, expected: Mapping[str, str]) -> None:

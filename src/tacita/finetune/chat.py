@@ -5,8 +5,9 @@ conversation up to a turn must be a beginning of its text up to the next turn: w
 turn adds. Each piece is encoded apart from the others, so that no token spans two turns.
 """
 
+import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +20,9 @@ SYNTHETIC, OTHER = (
         ("What is 2 + 2?", "It is 4.", "Plus 3?", "7."),
     )
 )
-# A run that goes on tomorrow reads the same records: the function of the date that transformers gives to templates.
+# The function of the date that transformers gives to templates.
 DAY = "{% macro strftime_now(format) %}26 Jul 2024{% endmacro +%}"
 GENERATION = re.compile(r"\{%([-+]?)\s*(?:end)?generation\s*([-+]?)%\}")
-TRIALS = 20
 MARK = "\ud800"  # half of a surrogate pair, which no record can hold (records.py): none can forge it
 MARKED = rf"{{%\1 if true %}}{MARK}{{% endif \2%}}"  # in its place, with its control of white space
 WAY_OUT = (
@@ -50,8 +50,6 @@ class ChatTemplate:
         except Exception as error:  # a template is code of its own; nothing private has been read
             why = str(error).rstrip(".")
             raise ValueError(f"the chat template fails on a conversation of two questions: {why}.") from error
-        if not settled(lambda: self.pieces(SYNTHETIC)):
-            raise ValueError(f"the chat template draws at random, and a run could not be continued: {WAY_OUT}.")
         if pieces is None or others is None:
             raise ValueError(
                 "the chat template is not additive (a later turn changes how an earlier one is written), so that "
@@ -112,14 +110,10 @@ class ChatTemplate:
         return written(self.tokenizer, said, asks=asks, mark=MARKED)
 
 
-def settled(make: Callable[[], Any]) -> bool:
-    """Return whether something public comes out the same each time: a run that is continued reads the same records."""
-    first = make()
-    return all(make() == first for _ in range(TRIALS))
-
-
 def written(tokenizer: Any, messages: list, *, asks: bool, mark: str | None = None) -> str:
-    """Return a conversation as the template writes it; where that asks for today's date, with a fixed one.
+    """Return a conversation as the template writes it, with a fixed date and the same draws for all.
+
+    A run that is killed and continued, tomorrow perhaps, reads the same records.
 
     Args:
         mark: What stands in the template in place of each generation mark; ``None`` for the marks themselves.
@@ -127,4 +121,11 @@ def written(tokenizer: Any, messages: list, *, asks: bool, mark: str | None = No
     template = DAY + tokenizer.get_chat_template()
     if mark is not None:
         template = GENERATION.sub(mark, template)
-    return tokenizer.apply_chat_template(messages, chat_template=template, tokenize=False, add_generation_prompt=asks)
+    state = random.getstate()
+    random.seed(0)
+    try:
+        return tokenizer.apply_chat_template(
+            messages, chat_template=template, tokenize=False, add_generation_prompt=asks
+        )
+    finally:
+        random.setstate(state)

@@ -86,10 +86,7 @@ class PrivateTrainer(Trainer):
                 raise ValueError(f"{name} must be left at its default with a PrivateTrainer, got {found!r}.")
         if others.get("compute_loss_func") is not None:
             raise ValueError("compute_loss_func is never called, as no loss is computed: give loss_fn in its place.")
-        if {*getattr(model, "peft_config", {})} - {"default"}:
-            raise ValueError(
-                "the adapter must be named 'default', as PEFT names it: another has a folder without a seal."
-            )
+        _check_adapters(model)
         if args.accelerator_config.gradient_accumulation_kwargs:
             raise ValueError("accelerator_config must leave gradient_accumulation_kwargs out: an argument says it.")
         if args.world_size > 1 or args.n_gpu > 1:
@@ -163,14 +160,15 @@ class PrivateTrainer(Trainer):
         What lies there already is neither sealed nor hashed. Of an adapter no path or name of its base is written, in
         checkpoints neither, nor are the arguments, which name paths of this machine.
         """
-        folder, own = Path(output_dir or self.args.output_dir), Path(self.args.output_dir)
+        _check_adapters(self.model)
+        folder, own = Path(output_dir or self.args.output_dir).resolve(), Path(self.args.output_dir).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         before, card = _written(folder), folder / "README.md"
         notes = card.read_bytes() if card.exists() else None
-        super().save_model(output_dir, _internal_call)
+        super().save_model(str(folder), _internal_call)
         self.oracle.retrace()  # transformers has left a note in the model's configuration
         (folder / ARGUMENTS).unlink(missing_ok=True)
-        if (folder / base_model.ADAPTER).exists():
+        if getattr(self.model, "peft_config", None):
             base_model.name_no_base(folder, notes)
         if folder == own and self.oracle.session.closed and not self.oracle.ledger.sealed:
             files = {name for name, written in _written(folder).items() if before.get(name) != written} - {card.name}
@@ -185,6 +183,13 @@ def _public(found: dict[str, float]) -> dict[str, float]:
     }  # fmt: skip
 
 
+def _check_adapters(model: Any) -> None:
+    if {*getattr(model, "peft_config", {})} - {"default"}:
+        raise ValueError("the adapter must be named 'default', as PEFT names it, and be the only one.")
+
+
 def _written(folder: Path) -> dict[str, int]:
-    """Return the names of the files of a folder, and when each was last written."""
-    return {path.name: path.stat().st_mtime_ns for path in folder.iterdir() if path.is_file()}
+    """Return the paths of the files below a folder, and when each was last written."""
+    return {
+        path.relative_to(folder).as_posix(): path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()
+    }

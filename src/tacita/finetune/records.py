@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeGuard
 from tacita.tables.csv_lines import file_pieces
 
 ROLES = ("system", "user", "assistant")
-LONGEST = 2**25  # bytes of a line; a longer one contributes nothing
+LONGEST = 2**22  # bytes of a line, which takes thirty times as much to read; a longer one contributes nothing
 EMPTY = f"an empty line, or one of more than {LONGEST:,} bytes"
 NO_UTF8, NO_JSON = "not in UTF-8", 'no JSON object, such as {"prompt": "...", "completion": "..."}'
 NO_KEYS = "no messages, no prompt with completion, and no text among its keys"

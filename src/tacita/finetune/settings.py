@@ -1,6 +1,5 @@
 """The settings of ``tacita finetune``. All of them are public."""
 
-import filecmp
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -230,11 +229,6 @@ class Files:
                 raise ValueError(f"{name} must be a file of {what}, got {str(path)!r}: there is none.")
         if ".csv" in [suffix.lower() for suffix in self.data.suffixes]:
             raise ValueError("DATA must be JSON lines, one object a line, got a .csv: write each row as an object.")
-        here = [*self.model.glob("*")]
-        for name in ("DATA", "fingerprint_key"):
-            path = wanted[name][0]
-            if path is not None and any(one.is_file() and filecmp.cmp(one, path, shallow=False) for one in here):
-                raise ValueError(
-                    f"{name}, or a copy of it, lies in MODEL, each of whose files is named by its plain hash: move it "
-                    "away."
-                )
+        for name in ("public_validation", "fingerprint_key"):
+            if wanted[name][0] is not None and self.data.samefile(wanted[name][0]):
+                raise ValueError(f"{name} is DATA itself, of which it would tell: give another file.")

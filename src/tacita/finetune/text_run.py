@@ -1,6 +1,5 @@
 """Fine-tune a model on private texts: from two paths to an adapter under a seal, in one folder."""
 
-import filecmp
 import json
 import math
 import os
@@ -40,6 +39,10 @@ from tacita.training.public_loss import EarlyStop
 FINGERPRINT = "data_fingerprint"  # of the file that a run began with, among its private files
 UNSEEN = 1e-5  # of the largest score, by which tokens that are not seen may move one: kernels differ
 MASKED = -1e4  # scores below are those of tokens that a model never says
+WAY_OUT = (
+    "If it is a mixture of experts, give --targets q_proj,k_proj,v_proj,o_proj: some have adapters on experts that "
+    "PyTorch cannot differentiate here. Else choose another one; either with a new output."
+)
 WARM_UP = 0.05  # share of the steps over which the step size rises
 
 
@@ -57,7 +60,7 @@ class Prepared:
     """What is public about a run before any record is read: settings, encoder, model, and its base.
 
     Attributes:
-        base_sha256: The SHA-256 of each file of the base, by name, from before any of them was opened.
+        base_sha256: The SHA-256 of each file that the base is made of, by name, from before any of them was opened.
         public_sha256: That of the file of public texts, by its name; empty if there is none.
     """
 
@@ -215,9 +218,6 @@ def finetune(
     folder = RunFolder(settings.output)
     RunLifecycle.check_folder(folder, "output")
     files.check(settings)
-    public = settings.public_validation
-    if public is not None and filecmp.cmp(files.data, public, shallow=False):
-        raise ValueError("public_validation is a copy of DATA, whose losses would be shown: give a public file.")
     prepared = Prepared.of(files, settings)
     if folder.tidying:  # a killed process had written everything, and only its private files are left
         run = RunLifecycle.start(folder, argument="output")
@@ -305,12 +305,12 @@ def fitted(prepared: Prepared, rows: EncodedTexts, units: list, randomness: Rand
 
 @contextmanager
 def words_of_the_command() -> Iterator[None]:
-    """Leave out of a refusal of the model's code what only a caller in Python can do."""
+    """Give a refusal of the model's code the ways out that the command has."""
     try:
         yield
     except UnsupportedModuleError as error:
         why = str(error).partition(" Rewrite that")[0]
-        raise UnsupportedModuleError(f"MODEL cannot be trained: {why} Choose another one, and a new output.") from None
+        raise UnsupportedModuleError(f"MODEL cannot be trained: {why} {WAY_OUT}") from None
 
 
 def encoder_of(model: Path, settings: RecordSettings) -> TokenEncoder:
