@@ -172,22 +172,22 @@ def planned(prepared: Prepared, n: int) -> tuple[PoissonSampler, int, GaussianSu
     return sampler, steps, event(calibrate(event, RELATION, settings.epsilon, settings.delta, queries=steps))
 
 
+@words_of_the_command()
 def _seconds(prepared: Prepared) -> float:
     """Return the time of one physical batch, in seconds."""
     count, length = prepared.settings.physical_batch, prepared.encoder.max_tokens
     ids = torch.randint(len(prepared.encoder.tokenizer), (count, length))
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
-    with words_of_the_command():
-        oracle = ClippedGradientOracle(
-            prepared.model,
-            prepared.losses,
-            batch,
-            ledger=Ledger(neighboring_relation=RELATION, privacy_unit="a synthetic row"),
-            sampler=FullBatchSampler(num_records=count),
-            clipper=FlatClipper(max_grad_norm=prepared.settings.max_grad_norm),
-            mechanism=GaussianMechanism(noise_multiplier=1.0),
-            planned_queries=TIMED,
-        )
+    oracle = ClippedGradientOracle(
+        prepared.model,
+        prepared.losses,
+        batch,
+        ledger=Ledger(neighboring_relation=RELATION, privacy_unit="a synthetic row"),
+        sampler=FullBatchSampler(num_records=count),
+        clipper=FlatClipper(max_grad_norm=prepared.settings.max_grad_norm),
+        mechanism=GaussianMechanism(noise_multiplier=1.0),
+        planned_queries=TIMED,
+    )
     times = []
     for _ in range(TIMED):
         start = time.perf_counter()

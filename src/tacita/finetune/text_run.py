@@ -277,32 +277,6 @@ def _held_to_file(first: Path, now: str | None) -> None:
         )
 
 
-def fitted(prepared: Prepared, rows: EncodedTexts, units: list, randomness: Randomness | None, **more: Any) -> Run:
-    """Train by the settings; ``more`` is what a run and an audit have of their own."""
-    own = prepared.settings
-    with words_of_the_command():
-        return fit(
-            prepared.model,
-            prepared.losses,
-            rows,
-            target_epsilon=own.epsilon,
-            target_delta=own.delta,
-            epochs=own.epochs,
-            num_records=own.number,
-            expected_batch_size=prepared.batch,
-            max_grad_norm=own.max_grad_norm,
-            optimizer=lambda params: torch.optim.AdamW(params, lr=own.step_size, weight_decay=0.0),
-            scheduler=warmed_up,
-            units=units if own.unit_field is not None else None,
-            rows_per_query=own.rows_per_query,
-            privacy_unit=own.unit,
-            hardened=own.hardened,
-            max_physical_batch_size=max(own.physical_batch // prepared.sequences, 1),
-            randomness=randomness,
-            **more,
-        )
-
-
 @contextmanager
 def words_of_the_command() -> Iterator[None]:
     """Give a refusal of the model's code the ways out that the command has."""
@@ -311,6 +285,32 @@ def words_of_the_command() -> Iterator[None]:
     except UnsupportedModuleError as error:
         why = str(error).partition(" Rewrite that")[0]
         raise UnsupportedModuleError(f"MODEL cannot be trained: {why} {WAY_OUT}") from None
+
+
+@words_of_the_command()
+def fitted(prepared: Prepared, rows: EncodedTexts, units: list, randomness: Randomness | None, **more: Any) -> Run:
+    """Train by the settings; ``more`` is what a run and an audit have of their own."""
+    own = prepared.settings
+    return fit(
+        prepared.model,
+        prepared.losses,
+        rows,
+        target_epsilon=own.epsilon,
+        target_delta=own.delta,
+        epochs=own.epochs,
+        num_records=own.number,
+        expected_batch_size=prepared.batch,
+        max_grad_norm=own.max_grad_norm,
+        optimizer=lambda params: torch.optim.AdamW(params, lr=own.step_size, weight_decay=0.0),
+        scheduler=warmed_up,
+        units=units if own.unit_field is not None else None,
+        rows_per_query=own.rows_per_query,
+        privacy_unit=own.unit,
+        hardened=own.hardened,
+        max_physical_batch_size=max(own.physical_batch // prepared.sequences, 1),
+        randomness=randomness,
+        **more,
+    )
 
 
 def encoder_of(model: Path, settings: RecordSettings) -> TokenEncoder:
