@@ -307,10 +307,10 @@ def test_an_adapter_of_the_trainer_names_no_base_and_loads(tmp_path):
     with pytest.raises(ValueError, match="must be named 'default'"):
         trainer_of(named, tmp_path / "c")
     trainer = trainer_of(adapted, tmp_path / "a")
-    (tmp_path / "a" / "README.md").write_text("my notes")
+    (tmp_path / "a" / "README.md").write_bytes(notes := b"my \xff notes")
     trainer.train()
     trainer.save_model()
-    assert (tmp_path / "a" / "README.md").read_text() == "my notes"
+    assert (tmp_path / "a" / "README.md").read_bytes() == notes
     trainer.save_model(tmp_path / "b")
     adapted.add_adapter("second", peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["c_attn"]))
     with pytest.raises(ValueError, match="must be named 'default', as PEFT names it, and be the only one"):

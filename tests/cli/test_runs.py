@@ -18,6 +18,7 @@ from tacita.report.run_numbers import RunNumbers
 from tacita.report.run_page import report_page
 from tacita.tables import check_run, train_table
 from tacita.tables.run_verdict import run_verdict
+from tests.ledger.test_seal import rewritten
 
 
 @pytest.fixture
@@ -47,6 +48,29 @@ def test_every_run_is_listed_with_its_state(runs, tacita_command):
     assert "changed" in changed.out
     (Path("runs/done") / "statement.json").write_text("[")
     assert tacita_command("list", "runs").code == 1
+
+
+def test_a_ledger_that_was_shortened_and_chained_anew_is_listed_as_changed(runs, tacita_command):
+    path = Path("runs/done/ledger.jsonl")
+    lines = path.read_bytes().splitlines()
+    rewritten(path, *(line for line in lines if b'"score-1"' not in line))
+    listed = tacita_command("list", "runs")
+    assert (listed.code, "statement.json is that of another ledger") == (1, check_run("runs/done").faults[0])
+
+
+def test_a_run_without_its_statement_is_listed(runs, tacita_command):
+    Path("runs/done/statement.json").unlink()
+    assert "changed" in tacita_command("list", "runs/done").out
+    assert "statement.json cannot be read" in tacita_command("show", "runs/done").err
+
+
+def test_lines_that_are_gone_from_the_list_of_runs_are_said(settings, table):
+    for name in ("one", "two"):
+        train_table(settings(output=f"runs/{name}", dataset_name="patients"))
+    kept = Path("runs/tacita-runs.jsonl").read_bytes().splitlines(keepends=True)
+    assert not any("are gone" in note for note in check_run("runs/two").notes)
+    Path("runs/tacita-runs.jsonl").write_bytes(kept[-1])
+    assert any("are gone: it names 0 other runs, and 1 when this" in note for note in check_run("runs/two").notes)
 
 
 def test_auc_stands_beside_accuracy(settings, table, tacita_command):

@@ -140,8 +140,12 @@ def test_neither_public_rows_nor_a_key_are_the_texts_themselves(name, base, tmp_
     (tmp_path / "copy.jsonl").write_text("{}")
     for path in ("d.jsonl", "link.jsonl"):
         given = FinetuneSettings(epsilon=8.0, delta=1e-5, **{name: str(tmp_path / path)})
-        with pytest.raises(ValueError, match=f"{name} is DATA itself"):
+        with pytest.raises(ValueError, match=f"{name} is the file of DATA, too"):
             Files(base, tmp_path / "d.jsonl").check(given)
+    copy = str(tmp_path / "copy.jsonl")
+    given = FinetuneSettings(epsilon=8.0, delta=1e-5, public_validation=copy, fingerprint_key=copy)
+    with pytest.raises(ValueError, match="fingerprint_key is the file of public_validation, too"):
+        Files(base, tmp_path / "d.jsonl").check(given)
     given = FinetuneSettings(epsilon=8.0, delta=1e-5, **{name: str(tmp_path / "copy.jsonl")})
     Files(base, tmp_path / "d.jsonl").check(given)
 

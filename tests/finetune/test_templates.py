@@ -146,6 +146,13 @@ def test_a_format_in_which_a_later_turn_changes_an_earlier_one_is_refused(name):
         ChatTemplate(Words(REFUSED[name]))
 
 
+@pytest.mark.parametrize("address", ["{{ messages[0].get }}", "{{ joiner() }}"])
+def test_a_template_that_writes_an_address_is_refused(address):
+    """What a record is would depend on what else was read."""
+    with pytest.raises(ValueError, match="writes what changes from time to time"):
+        ChatTemplate(Words(marked(IM + address + "{% generation %}", "{% endgeneration %}")))
+
+
 def test_a_template_that_draws_draws_the_same_each_time():
     """Else a run that was killed would read other records when it goes on. The generator of others stays as it is."""
     drawn = marked(IM + "{{ range(1000)|random }}{{ lipsum() }}", "<|im_end|>\n")

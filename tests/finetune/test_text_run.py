@@ -91,13 +91,6 @@ def base(folder, seed=0, kind="llama"):
         "llama": dict(intermediate_size=24, num_key_value_heads=2),
         "qwen3": dict(intermediate_size=24, num_key_value_heads=1, head_dim=8),
         "gpt2": {},
-        "qwen2_moe": dict(
-            intermediate_size=8,
-            num_key_value_heads=2,
-            moe_intermediate_size=8,
-            shared_expert_intermediate_size=8,
-            num_experts=4,
-        ),
         "mamba": dict(state_size=4),
         "rwkv": dict(context_length=32, num_hidden_layers=2),
     }[kind]

@@ -305,6 +305,7 @@ def test_a_changed_run_is_not_shown_as_private(folder, tmp_path):
     before, _ = shown.split(WITHHELD)
     assert not [words for words in ("May leave", "Conditions", "Score", "Signature") if words in before]
     assert not charts_of(run)
+    assert "TAMPERED: what follows does not hold, because something was changed." in shown.split(WITHHELD)[1]
     (copy / "ledger.jsonl").write_bytes(b"{")
     assert "TAMPERED" in Page(report_page([RunNumbers.of(copy)])).text
 
@@ -580,12 +581,13 @@ def signable(run):
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
-@pytest.mark.parametrize("size", ["8.5pt", "12pt"])
+@pytest.mark.parametrize("size", ["8pt", "12pt"])
 def test_the_page_to_sign_is_one_page(alone, tmp_path, size):
     text = report_page([signable(alone)])
-    assert text.count("font-size: 8.5pt") == 1
-    shown = height_of_first_page(text.replace("font-size: 8.5pt", f"font-size: {size}"), tmp_path / "report.html")
-    assert (shown <= 1046) == (size == "8.5pt")
+    own = "break-after: page; font-size: "
+    assert text.count(f"{own}8pt") == 1
+    shown = height_of_first_page(text.replace(f"{own}8pt", f"{own}{size}"), tmp_path / "report.html")
+    assert (shown <= 1046) == (size == "8pt")
 
 
 def test_caveats_and_the_lines_to_sign_on_stay_together(alone):

@@ -90,10 +90,11 @@ def statement(run: str, /) -> int:
     from tacita.ledger.verdict import verdict
     from tacita.runs.sealed_run import SealedRun
     from tacita.tables import check_run
+    from tacita.tables.run_check import TAMPERED
 
     checked = check_run(run)
     if checked.faults:
-        print("TAMPERED: what follows does not hold, because something was changed:")
+        print(f"{TAMPERED}:")
         print("".join(f"  - {fault}.\n" for fault in checked.faults))
     elif (now := checked.verdict.in_words()) != verdict(SealedRun(run).fields).in_words():
         print(f"VERDICT NOW: {now}. What follows was sealed before that.\n")

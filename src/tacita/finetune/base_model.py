@@ -36,7 +36,6 @@ REFUSED = {
 # In place of the base in adapter_config.json. A loader would take a name for a folder or for a model of the hub, which
 # need not be the base; this is no name that a hub has, and the error of the loader repeats it.
 BY_HAND = "load the base by hand and compare its SHA-256: see README.md"
-EXPERTS = "batched_mm"  # the kernel whose shapes do not depend on which expert a token goes to
 LORA_SEED = 0  # of the first factor of an adapter, which is public; the other one starts at zero
 
 
@@ -72,12 +71,11 @@ def check_folder(folder: Path) -> dict[str, Any]:
             "--template FILE."
         )
     weights(folder)
-    for path in sorted(folder.glob("*.json")):
-        given = _read(path)
+    for file in (*SETTINGS, "tokenizer_config.json"):  # no other one, which may hold anything
+        given = _read(folder / file) if (folder / file).exists() else None
         for name, why in REFUSED.items():
-            # Under any name a number is that of a token: vocabularies are such files, too.
-            if isinstance(given, dict) and not isinstance(given.get(name), int | None):
-                raise ValueError(f"{folder.name} {why} ({path.name}).")
+            if isinstance(given, dict) and given.get(name) is not None:
+                raise ValueError(f"{folder.name} {why} ({file}).")
     return _read(folder / "config.json")
 
 
@@ -148,7 +146,7 @@ def open_model(folder: Path, settings: FinetuneSettings) -> nn.Module:
     config = transformers.AutoConfig.from_pretrained(str(folder), **LOCAL)
     set_dropout(config, settings.dropout)
     dtype = torch.float32 if settings.train == "full" else getattr(torch, settings.dtype)
-    model = load_weights(folder, config=config, dtype=dtype, experts_implementation=EXPERTS)
+    model = load_weights(folder, config=config, dtype=dtype)
     for module in model.modules():
         if isinstance(module, _DropoutNd):
             module.p = settings.dropout
@@ -217,15 +215,10 @@ def save_adapter(model: Any, folder: Path) -> None:
     (folder / "README.md").unlink(missing_ok=True)  # a template without a word on this model
 
 
-def name_no_base(folder: Path, notes: bytes | None) -> None:
-    """Take the base's path or name out of what PEFT wrote; ``notes`` are what README.md held before."""
+def name_no_base(folder: Path) -> None:
+    """Take the base's path or name out of the configuration that PEFT wrote."""
     config = folder / ADAPTER
     config.write_text(json.dumps({**json.loads(config.read_text()), "base_model_name_or_path": BY_HAND}, indent=2))
-    card = folder / "README.md"
-    if notes is None:
-        card.unlink(missing_ok=True)
-    else:
-        card.write_bytes(notes)
 
 
 @contextmanager

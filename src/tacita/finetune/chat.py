@@ -7,7 +7,7 @@ turn adds. Each piece is encoded apart from the others, so that no token spans t
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ SYNTHETIC, OTHER = (
 )
 # The function of the date that transformers gives to templates.
 DAY = "{% macro strftime_now(format) %}26 Jul 2024{% endmacro +%}"
+TRIALS = 20
 GENERATION = re.compile(r"\{%([-+]?)\s*(?:end)?generation\s*([-+]?)%\}")
 MARK = "\ud800"  # half of a surrogate pair, which no record can hold (records.py): none can forge it
 MARKED = rf"{{%\1 if true %}}{MARK}{{% endif \2%}}"  # in its place, with its control of white space
@@ -50,6 +51,8 @@ class ChatTemplate:
         except Exception as error:  # a template is code of its own; nothing private has been read
             why = str(error).rstrip(".")
             raise ValueError(f"the chat template fails on a conversation of two questions: {why}.") from error
+        if not settled(lambda: self.pieces(SYNTHETIC)):
+            raise ValueError(f"the chat template writes what changes from time to time (an address, say): {WAY_OUT}.")
         if pieces is None or others is None:
             raise ValueError(
                 "the chat template is not additive (a later turn changes how an earlier one is written), so that "
@@ -108,6 +111,16 @@ class ChatTemplate:
             return ""
         said = [{"role": turn.role, "content": turn.content} for turn in turns]
         return written(self.tokenizer, said, asks=asks, mark=MARKED)
+
+
+def settled(make: Callable[[], Any]) -> bool:
+    """Return whether something public comes out the same each time: a run that is continued reads the same records."""
+    first, kept = make(), []
+    for _ in range(TRIALS):
+        kept.append([{"role": "", "content": ""} for _ in range(50)])  # so that what is made next lies elsewhere
+        if make() != first:
+            return False
+    return True
 
 
 def written(tokenizer: Any, messages: list, *, asks: bool, mark: str | None = None) -> str:

@@ -1,7 +1,8 @@
 """A ``transformers.Trainer`` that trains privately, for scripts that are written around one."""
 
 import copy
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -163,15 +164,15 @@ class PrivateTrainer(Trainer):
         _check_adapters(self.model)
         folder, own = Path(output_dir or self.args.output_dir).resolve(), Path(self.args.output_dir).resolve()
         folder.mkdir(parents=True, exist_ok=True)
-        before, card = _written(folder), folder / "README.md"
-        notes = card.read_bytes() if card.exists() else None
-        super().save_model(str(folder), _internal_call)
+        before = _written(folder)
+        with _put_by(folder / "README.md"):
+            super().save_model(str(folder), _internal_call)
         self.oracle.retrace()  # transformers has left a note in the model's configuration
         (folder / ARGUMENTS).unlink(missing_ok=True)
-        if getattr(self.model, "peft_config", None):
-            base_model.name_no_base(folder, notes)
+        if _written(folder).get(base_model.ADAPTER) != before.get(base_model.ADAPTER):
+            base_model.name_no_base(folder)
         if folder == own and self.oracle.session.closed and not self.oracle.ledger.sealed:
-            files = {name for name, written in _written(folder).items() if before.get(name) != written} - {card.name}
+            files = {name for name, written in _written(folder).items() if before.get(name) != written}
             seal_run(self.oracle.ledger, self.statement(), files=sorted(files))
 
 
@@ -181,6 +182,20 @@ def _public(found: dict[str, float]) -> dict[str, float]:
         name: one for name, one in found.items()
         if name not in ("loss", "train_loss") and "_mem_" not in name and not name.endswith(TIMES)
     }  # fmt: skip
+
+
+@contextmanager
+def _put_by(notes: Path) -> Iterator[None]:
+    """Keep a user's file while PEFT, which reads and writes one of this name, has none; what PEFT writes there goes."""
+    kept = notes.with_name(f"{notes.name}.kept")
+    if notes.exists():
+        notes.replace(kept)
+    try:
+        yield
+    finally:
+        notes.unlink(missing_ok=True)
+        if kept.exists():
+            kept.replace(notes)
 
 
 def _check_adapters(model: Any) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -229,6 +230,7 @@ class Files:
                 raise ValueError(f"{name} must be a file of {what}, got {str(path)!r}: there is none.")
         if ".csv" in [suffix.lower() for suffix in self.data.suffixes]:
             raise ValueError("DATA must be JSON lines, one object a line, got a .csv: write each row as an object.")
-        for name in ("public_validation", "fingerprint_key"):
-            if wanted[name][0] is not None and self.data.samefile(wanted[name][0]):
-                raise ValueError(f"{name} is DATA itself, of which it would tell: give another file.")
+        given = [(name, path) for name, (path, _) in wanted.items() if path is not None]
+        for (name, path), (other, same) in combinations(given, 2):
+            if Path(path).samefile(same):
+                raise ValueError(f"{other} is the file of {name}, too, of which it would tell: give another one.")

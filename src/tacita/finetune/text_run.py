@@ -39,10 +39,6 @@ from tacita.training.public_loss import EarlyStop
 FINGERPRINT = "data_fingerprint"  # of the file that a run began with, among its private files
 UNSEEN = 1e-5  # of the largest score, by which tokens that are not seen may move one: kernels differ
 MASKED = -1e4  # scores below are those of tokens that a model never says
-WAY_OUT = (
-    "If it is a mixture of experts, give --targets q_proj,k_proj,v_proj,o_proj: some have adapters on experts that "
-    "PyTorch cannot differentiate here. Else choose another one; either with a new output."
-)
 WARM_UP = 0.05  # share of the steps over which the step size rises
 
 
@@ -279,12 +275,12 @@ def _held_to_file(first: Path, now: str | None) -> None:
 
 @contextmanager
 def words_of_the_command() -> Iterator[None]:
-    """Give a refusal of the model's code the ways out that the command has."""
+    """Leave out of a refusal of the model's code what only a caller in Python can do."""
     try:
         yield
     except UnsupportedModuleError as error:
-        why = str(error).partition(" Rewrite that")[0]
-        raise UnsupportedModuleError(f"MODEL cannot be trained: {why} {WAY_OUT}") from None
+        why = str(error).removeprefix('method="program" cannot serve this model: ').partition(" Rewrite that")[0]
+        raise UnsupportedModuleError(f"MODEL cannot be trained: {why} Choose another one, and a new output.") from None
 
 
 @words_of_the_command()

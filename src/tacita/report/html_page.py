@@ -39,10 +39,10 @@ details { margin: .4rem 0; } summary { cursor: pointer; } pre { background: var(
   line-height: 1.2; } .first :is(h2, h3, ul, p, dl, .verdict) { margin-block: .2rem; } .first dl { row-gap: 0; }
   .first .verdict strong { font-size: 1rem; } dl { grid-template-columns: 8rem 1fr; }
   .first > div { break-inside: avoid; } h3 { break-after: avoid; } .charts {
-  grid-template-columns: repeat(3, minmax(0, 1fr)); } figure, tr { break-inside: avoid; }
+  grid-template-columns: repeat(2, minmax(0, 1fr)); } figure, tr { break-inside: avoid; }
   details::details-content { content-visibility: visible; block-size: auto; } summary { list-style: none; }
   .wide { overflow: visible; } table { font-size: 8pt; } th, td { padding-right: .4rem; overflow-wrap: anywhere; }
-  th { overflow-wrap: normal; } .shapes th { overflow-wrap: anywhere; }
+  thead th { overflow-wrap: normal; } .shapes th { overflow-wrap: anywhere; }
   section[id] ~ section, nav ~ section { break-before: page; }
   pre { padding: 0; font-size: 7.5pt; }
   .skip, nav { display: none; } h1 { margin-top: 0; font-size: 1.4rem; } h2 { margin-top: 1rem; } }

@@ -27,6 +27,7 @@ from tacita.report.html_page import bullets, facts, page, table
 from tacita.report.run_charts import RunChart, charts_of, score_charts, shape_charts, with_own_ids
 from tacita.report.run_numbers import RunNumbers
 from tacita.tables.run_audit import ANOTHER, UNSEALED, RunAudit
+from tacita.tables.run_check import TAMPERED
 from tacita.tables.shapes import SOURCE, least_rows, lowest_and_highest, units
 
 VERDICTS = {
@@ -179,7 +180,9 @@ def _rest(run: RunNumbers) -> str:
 
 def _whole(run: RunNumbers) -> str:
     now = f"Verdict now: {run.verdict.in_words()}. What follows was sealed before that.\n\n"
-    now *= run.verdict.verified and verdict(run.fields).in_words() != run.verdict.in_words()
+    now *= verdict(run.fields).in_words() != run.verdict.in_words()
+    if not run.verdict.verified:
+        now = f"{TAMPERED}.\n\n"
     return f"<details open><summary>The whole statement</summary><pre>{escape(now + run.text)}</pre></details>"
 
 

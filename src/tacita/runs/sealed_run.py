@@ -265,10 +265,11 @@ class SealedRun:
             for name, digest in self._named().items()
             if seal.files.get(name, digest) != digest
         ]
-        other = (
-            [] if self._same_statement(seal) else [f"{STATEMENT} is not the statement that the ledger was sealed with"]
-        )
-        return (*broken, *found, *other)
+        if not self._same_statement(seal):
+            found.append(f"{STATEMENT} is not the statement that the ledger was sealed with")
+        elif (self.stated.get("ledger_lines"), self.stated.get("ledger_sha256")) != (seal.after.count, seal.after.head):
+            found.append(f"{STATEMENT} is that of another ledger")
+        return (*broken, *found)
 
     def _added(self) -> list[str]:
         """Return the files that stand beside sealed ones in a folder within the run's: a library may read them, too."""

@@ -74,7 +74,7 @@ def unknown_targets(encoder: Encoder, test: Table, rows: Encoded) -> str | None:
     return f"test_file: {lost.sum():,} of {labelled.sum():,} targets in column {column!r} are {what}: {quoted}"
 
 
-def rare_class(preprocessing: Preprocessing, noise_std: Mapping[str, float] | None) -> list[str]:
+def rare_class(preprocessing: Preprocessing, noise_std: Mapping[str, float] | None, *, balanced: bool) -> list[str]:
     """Say what a rare class means for the score, by bought counts; ``noise_std`` is that of the score, if it is bought.
 
     Example of a line: the rarest class, 'yes', has about 1.4% of the rows, ...
@@ -86,8 +86,9 @@ def rare_class(preprocessing: Preprocessing, noise_std: Mapping[str, float] | No
     words = (
         f"the rarest class, {rarest!r}, has about {share:.1%} of the rows: always answering {guess[0]!r} is right in "
         f"about {guess[1]:.1%} of them, so that accuracy says little. A model may rank rows well and never answer "
-        f"{rarest!r}: use its probabilities, or give --balanced"
+        f"{rarest!r}: rank them by its probabilities, which may be far from rates"
     )
+    words += "" if balanced else ", or give --balanced"
     if noise_std is None or len(counts) > 2:
         return [words]
     held, needed = HOLDOUT * counts[rarest], fewest_for_curve(len(ODDS) + 1, noise_std[CLASSES])

@@ -9,7 +9,7 @@ from tacita.errors import TacitaError
 from tacita.ledger.verdict import Verdict
 from tacita.runs.edits import EDITS
 from tacita.runs.folder import RunFolder
-from tacita.runs.sealed_run import STATEMENT, SealedRun
+from tacita.runs.sealed_run import STATEMENT, TEXT, SealedRun
 from tacita.tables.run_verdict import run_verdict
 
 
@@ -52,7 +52,7 @@ def overview_of(folder: str | Path) -> RunOverview | None:
     kept = RunFolder(path)
     if kept.unfinished and not kept.tidying:
         return RunOverview(path, "unfinished", {})
-    if not any((path / name).is_file() for name in (STATEMENT, EDITS)):
+    if not any((path / name).is_file() for name in (STATEMENT, EDITS, TEXT)):
         return None
     try:
         run = SealedRun(path)

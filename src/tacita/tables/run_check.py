@@ -20,7 +20,7 @@ from tacita.runs.edits import EDITS, LEDGER, PARENT
 from tacita.runs.folder import RunFolder
 from tacita.runs.run_facts import tacita_version
 from tacita.runs.sealed_run import STATEMENT, TEXT, SealedRun
-from tacita.runs.signing import SIGNATURES
+from tacita.runs.signing import SIGNATURES, signatures
 from tacita.tables.run_verdict import other_runs, run_verdict
 from tacita.tables.table_model import load
 from tacita.tables.table_statement import EXTRAS, IF_ANY
@@ -32,6 +32,7 @@ SECRETS = (
 EDITED = "edited: what is sealed is the run before the edit; tacita statement {} shows it, with its score"
 UNCOVERED = "no seal and no signature covers these files, whatever they say: {}"
 LINKS = "links, not files: what was checked is what they point to now, and they can be pointed elsewhere later: {}"
+TAMPERED = "TAMPERED: what follows does not hold, because something was changed"
 SIGNED = "signed: not checked here; tacita verify RUN --public-key FILE checks the signatures"
 
 
@@ -102,7 +103,7 @@ def _notes(run: SealedRun) -> tuple[str, ...]:
     """Return notes of signatures, edits, private files, files without a seal, and other runs on the same data set."""
     folder = run.folder
     found = {
-        SIGNED: (folder / SIGNATURES).exists(),
+        _signed(folder): (folder / SIGNATURES).exists(),
         EDITED.format(folder / PARENT): (folder / EDITS).exists(),
         SECRETS: RunFolder(folder).holds_secrets,
         UNCOVERED.format(", ".join(run.uncovered)): bool(run.uncovered),
@@ -110,6 +111,15 @@ def _notes(run: SealedRun) -> tuple[str, ...]:
         _listed(run): isinstance(run.stated.get("dataset"), Mapping),
     }
     return tuple(words for words, holds in found.items() if words and holds)
+
+
+def _signed(folder: Path) -> str:
+    """Say that there are signatures, or why they are worth nothing."""
+    try:
+        signatures(folder)
+    except TacitaError as error:
+        return f"the signatures do not hold: {error}"
+    return SIGNED
 
 
 def _listed(run: SealedRun) -> str:
@@ -120,7 +130,10 @@ def _listed(run: SealedRun) -> str:
         return ""
     if not path.exists():
         return f"{run_list.NAME} is not beside the folder: which other runs used the same data is not known here"
-    if not (names := other_runs(run.folder, run.stated)):
+    names = other_runs(run.folder, run.stated)
+    if len(names) < (stated := dataset.get("other_runs") or 0):
+        return f"lines of {run_list.NAME} are gone: it names {len(names)} other runs, and {stated} when this was stated"
+    if not names:
         return ""
     now = {**dataset, "other_runs": len(names), "together": run_list.together(path, dataset)}
     known = run_list.words(dataset, len(names), names)

@@ -137,7 +137,7 @@ class TableTask:
         if (why := nothing_to_train_on(preprocessing, self.source)) is not None:
             raise self._stopped(f"nothing to train on: {why}", ANOTHER_RUN)
         noise = None if sessions.score is None else self.plan.score_noise_std(sessions.score)
-        for words in rare_class(preprocessing, noise):
+        for words in rare_class(preprocessing, noise, balanced=self.settings.balanced):
             self.say(words)
         return preprocessing
 

@@ -62,9 +62,7 @@ def _grid_sampled_backward(grad: Tensor, x: Tensor, grid: Tensor, *settings: Any
     return _aten.grid_sampler_2d_backward.default(grad, x, grid.nan_to_num(), *settings)
 
 
-REPLACED: dict[
-    Any, Callable[..., Any]
-] = {  # operators that may read or write other memory, or fail, and what runs in their place
+REPLACED: dict[Any, Callable[..., Any]] = {  # what runs in an operator's place that may touch other memory, or fail
     _aten.grid_sampler_2d.default: _grid_sampled,  # whose kernels take NaN and inf for an index
     _aten.grid_sampler_2d_backward.default: _grid_sampled_backward,
     _aten.empty.memory_format: _zeros,
