@@ -77,6 +77,7 @@ class Prepared:
         files.check(settings)
         if settings.fingerprint_key is not None:
             fingerprint_secret(settings.fingerprint_key)  # before anything is spent
+        base_model.check_folder(files.model)
         digests = base_model.hashes(files.model)
         encoder = encoder_of(files.model, settings)
         name = settings.dataset_name or files.data.name
