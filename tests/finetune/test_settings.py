@@ -205,6 +205,7 @@ def test_a_base_whose_files_lack_a_weight_is_refused(kind, base, monkeypatch):
 def test_a_base_that_changes_while_it_is_opened_is_refused(base, monkeypatch):
     encoder, texts = prepared(base).encoder, base.parent / "d.jsonl"
     texts.write_text("{}")
+    (base / "config.json").write_text("{}")
 
     def opened(folder, settings):
         (folder / "model.safetensors").write_bytes(b"other weights")
