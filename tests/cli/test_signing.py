@@ -120,6 +120,7 @@ def test_what_the_statement_does_not_say_is_said_by_whoever_signs(settings, tabl
     for old, new in ((b"privacy@", b"nobody@"), (b'"contact"', b'"purpose"'), (b'"contact"', b'"comment"')):
         Path("run/signatures.jsonl").write_bytes(line.replace(old, new) + b"\n")
         assert tacita_command("verify", "run", "--public-key", "officer.pub").out.startswith("NOT VERIFIED")
+        assert "the signatures do not hold: " in tacita_command("show", "run").out
 
 
 def test_the_signature_of_another_run_is_named_as_that(settings, table, keys, tacita_command):

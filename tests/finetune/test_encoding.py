@@ -373,3 +373,14 @@ def test_a_conversation_of_too_many_letters_contributes_nothing():
     most = 64 * 8  # letters a token, tokens
     assert encoded(chat("a" * (most - 1), "b"), max_tokens=8, cut="prompt").counts
     assert not encoded(chat("a" * most, "b"), max_tokens=8, cut="prompt").counts
+
+
+def test_empty_turns_wait_for_no_long_time(tmp_path, monkeypatch):
+    """They have no letters, and take memory: a file of them must not fill it."""
+    rows, met = EncodedTexts(encoder(), tmp_path), []
+    append = EncodedTexts._append
+    monkeypatch.setattr(EncodedTexts, "_append", lambda own, found: (met.append(len(found)), append(own, found)))
+    monkeypatch.setattr(encoding, "_LETTERS_AT_ONCE", 1000)
+    line = json.dumps({"messages": [{"role": "user", "content": ""}] * 3}).encode()
+    rows.extend(read_line(line) for _ in range(5))
+    assert met == [2, 2, 1]  # of three turns each, at 200 letters a turn

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import tracemalloc
 
 import pytest
 
@@ -80,3 +81,14 @@ def test_a_broken_archive_is_refused(tmp_path):
     (tmp_path / "a.jsonl.gz").write_bytes(b"no gzip")
     with pytest.raises(tacita.DataStructureError, match="is it gzip, and whole"):
         list(read_records(tmp_path / "a.jsonl.gz"))
+
+
+def test_the_longest_line_takes_little_memory_to_read():
+    line = b'{"text": "a", "x": [' + b"[]," * ((records.LONGEST - 30) // 3) + b"[]]}"
+    assert len(line) <= records.LONGEST
+    tracemalloc.start()
+    try:
+        assert read_line(line).record is not None
+        assert tracemalloc.get_traced_memory()[1] < 200e6
+    finally:
+        tracemalloc.stop()

@@ -334,7 +334,8 @@ def test_the_command_writes_the_page(folder, tmp_path, tacita_command):
     done = tacita_command("report", str(folder / "first"), "--output", str(path))
     assert (done.code, done.err) == (0, f"written to {path}\n")
     assert Page(path.read_text()).of("figure")
-    assert "runs must name one folder" in tacita_command("report", "--output", str(path)).err
+    for of in ((), (str(folder / "tacita-runs.jsonl"),)):
+        assert "runs must name one folder" in tacita_command("report", *of, "--output", str(path)).err
     assert "output is missing: give --output FILE" in tacita_command("report", str(folder / "first")).err
     assert "holds no finished run" in tacita_command("report", str(tmp_path), "--output", str(path)).err
 

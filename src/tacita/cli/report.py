@@ -27,11 +27,12 @@ def report(*runs: str, output: Annotated[str, Parameter(name=("--output", "-o"))
     from tacita.report.run_page import report_page
     from tacita.runs.run_list import NAME
 
-    if not runs:
+    folders = [run for run in runs if Path(run).name != NAME]  # the list, of runs/*
+    if not folders:
         raise ValueError("runs must name one folder of a finished run, or more: tacita list shows them.")
     check_page("output", output)
     need_matplotlib()  # fails before the work, not after it
-    found = [RunNumbers.of(run) for run in runs if Path(run).name != NAME]  # the list, of runs/*
+    found = [RunNumbers.of(run) for run in folders]
     replace_durably(Path(output), report_page(found).encode())
     say_written(output)
     return 0 if all(run.verdict.guaranteed for run in found) else NO_GUARANTEE

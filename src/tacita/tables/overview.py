@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from tacita.errors import TacitaError
+from tacita.ledger.journal import ends_with_seal
 from tacita.ledger.verdict import Verdict
 from tacita.runs.edits import EDITS
 from tacita.runs.folder import RunFolder
-from tacita.runs.sealed_run import STATEMENT, TEXT, SealedRun
+from tacita.runs.sealed_run import STATEMENT, SealedRun
 from tacita.tables.run_verdict import run_verdict
 
 
@@ -52,7 +53,7 @@ def overview_of(folder: str | Path) -> RunOverview | None:
     kept = RunFolder(path)
     if kept.unfinished and not kept.tidying:
         return RunOverview(path, "unfinished", {})
-    if not any((path / name).is_file() for name in (STATEMENT, EDITS, TEXT)):
+    if not any((path / name).is_file() for name in (STATEMENT, EDITS)) and not ends_with_seal(kept.ledger):
         return None
     try:
         run = SealedRun(path)
