@@ -123,6 +123,16 @@ def test_what_the_statement_does_not_say_is_said_by_whoever_signs(settings, tabl
         assert "the signatures do not hold: " in tacita_command("show", "run").out
 
 
+def test_a_folder_that_holds_the_key_of_the_noise_is_neither_signed_nor_verified(settings, table, keys, tacita_command):
+    train_table(settings(about=ABOUT))
+    assert sign(tacita_command).code == 0
+    Path("run/private").mkdir()
+    Path("run/private/key").write_bytes(b"of the noise")
+    verified, again = tacita_command("verify", "run", "--public-key", "officer.pub"), sign(tacita_command)
+    assert (verified.code, verified.out.startswith("NOT VERIFIED: private/ is still here")) == (1, True)
+    assert (again.code, "private/ is still here" in again.err) == (2, True)
+
+
 def test_the_signature_of_another_run_is_named_as_that(settings, table, keys, tacita_command):
     train_table(settings(about=ABOUT))
     train_table(settings(output="first"))

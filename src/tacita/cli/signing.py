@@ -62,6 +62,7 @@ def sign(
 def verify(run: str, /, *, public_key: str, data: str | None = None, fingerprint_key: str | None = None) -> int:
     """Verify a finished run and its signature. Exit code 1 unless it is private, unchanged and signed with the key.
 
+    A folder that still holds the key of the noise is not verified, whatever was signed.
     Get the public key from the signer, and not with the run: whoever changes a run can sign it anew with another key.
     With --data and --fingerprint-key, the file must also be the one that the run was trained on.
 
@@ -128,10 +129,17 @@ def _password(key: str) -> bytes:
 
 
 def unchanged(run: str) -> "Checked":
-    """Check a run; raise ``TacitaError`` if something was changed, or its statement does not follow from its ledger."""
+    """Check a run that is signed or verified.
+
+    Raises:
+        TacitaError: Something was changed, the statement does not follow from the ledger, or the noise's key is there.
+    """
     from tacita.tables import check_run
+    from tacita.tables.run_check import SECRETS
 
     checked = check_run(run)
     if checked.faults:
         raise TacitaError(f"{run!r} was changed since it was finished: {'; '.join(checked.faults)}.")
+    if SECRETS in checked.notes:
+        raise TacitaError(SECRETS)
     return checked

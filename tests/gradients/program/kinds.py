@@ -451,9 +451,9 @@ REFUSED = [
     nonzero, looked_up_with_max_norm, looked_up_weight_with_max_norm, memory_of_another, by_strides,
     by_strides_of_the_batch, parameter_replaced, module_replaced, hook_on_a_tensor, weights_of_a_class_of_its_own,
     hook_where_a_gradient_is_required, hook_where_it_is_no_leaf, hook_on_a_node,
-    raises_and_keeps, garbage_looked_through, attention_with_fewer_keys_than_values, backward_operator_called,
+    raises_and_keeps, attention_with_fewer_keys_than_values, backward_operator_called,
 ]  # fmt: skip
-REFUSED_OR_HARMLESS = [by_its_address, by_its_identity]  # as two addresses may have the same remainder
+REFUSED_OR_HARMLESS = [by_its_address, by_its_identity, garbage_looked_through]  # as what else lives may be alike
 HARMLESS = [
     gradient_attribute, attribute_of_a_tensor, batch_written, mode_of_functions_inside,
     uninitialised_in_place, uninitialised_strided,

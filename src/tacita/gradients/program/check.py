@@ -19,6 +19,7 @@ from torch._ops import OpOverload
 from torch.fx import Node
 
 from tacita.errors import UnsupportedModuleError
+from tacita.gradients.program.operators import memory
 
 _aten = torch.ops.aten
 _OF_PYTORCH = {"aten", "prims", "prim", "quantized", "_quantized", "mkldnn", "mkl", "onednn", "sparse", "profiler"}
@@ -173,8 +174,3 @@ def _shares(node: Node) -> Node | None:
     shared = [a for a, spec in zip(arguments, target._schema.arguments, strict=True) if spec.alias_info]
     shared = [*node.args[:1]] if target in _SHARING else shared
     return shared[0] if shared and isinstance(shared[0], Node) else None
-
-
-def memory(value: Any) -> int:
-    """Return what two tensors without values have in common if they share memory; some operators do not say so."""
-    return value.untyped_storage()._cdata if isinstance(value, Tensor) else 0

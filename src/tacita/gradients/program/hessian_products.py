@@ -18,10 +18,11 @@ from tacita.gradients.batches import flatten, tensors_in
 from tacita.gradients.chunked import Chunk
 from tacita.gradients.functional import LossFn, ModuleTree
 from tacita.gradients.program.engine import Programs
+from tacita.gradients.program.operators import recorded
 from tacita.gradients.program.record import forward
 from tacita.gradients.program.run import SIZES, Program, plain_tensors_only, tapes_of
 from tacita.gradients.program.tape import Tape
-from tacita.gradients.program.trace import TracedPass, fixed_tensors, traced
+from tacita.gradients.program.trace import TracedPass, fixed_tensors
 
 
 class HessianProducts:
@@ -97,8 +98,9 @@ def _trace(tape: Tape, params: Mapping[str, Tensor], fixed: Mapping[str, Tensor]
 
     shapes = [one.new_zeros(rows, *one.shape[1:]) for one in tensors]
     vector = [torch.zeros_like(p) for p in params.values()]
-    module, outputs, constants = traced(run, [*params.values(), *fixed.values(), *vector, *shapes])
-    return TracedPass(rows, module, [], [], [], dict(zip(met, outputs, strict=True)), [], constants)
+    operators = recorded(run, [*params.values(), *fixed.values(), *vector, *shapes])
+    of_copies = dict(zip(met, operators.outputs, strict=True))
+    return TracedPass(rows, operators.graph, [], [], [], of_copies, [], operators.constants)
 
 
 def _two_backward_passes(losses: Tensor, copies: Mapping[str, Tensor], vector: Sequence[Tensor]) -> dict[str, Tensor]:

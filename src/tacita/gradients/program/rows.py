@@ -15,12 +15,12 @@ from math import prod
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 from torch._ops import OpOverload
 from torch.fx import Node
 
 from tacita.errors import UnsupportedModuleError
-from tacita.gradients.program.check import memory, users_line, written_by
+from tacita.gradients.program.check import users_line, written_by
+from tacita.gradients.program.operators import Layout, memory
 
 _JOINED = "joined over records"
 
@@ -90,12 +90,12 @@ def check_rows(traces: Sequence[Sequence[Node]], rows: Sequence[int], batch: set
             continue
         first = values[0]
         given = {one: found[one] for one in node.all_input_nodes if found.get(one) is not None}
-        follows = isinstance(first, Tensor) and any(one.shape != first.shape for one in values)
+        follows = isinstance(first, Layout) and any(one.shape != first.shape for one in values)
         if not (given or follows):
             common.add(memory(first))
         elif str(node.target) == "<built-in function getitem>":
             found[node] = given[node.args[0]][node.args[1]]  # type: ignore[index]
-        elif node.op == "placeholder" or node in copies or (follows and not first.numel()):  # nothing is in it
+        elif node.op == "placeholder" or node in copies or (follows and not first.numel):  # nothing is in it
             found[node] = _place(node, values, rows)
         elif _JOINED in given.values():
             raise _refusal(node, "reads what was joined over records")
@@ -105,7 +105,7 @@ def check_rows(traces: Sequence[Sequence[Node]], rows: Sequence[int], batch: set
                 raise _refusal(node, "writes records into what is the same for all")
 
 
-def _place(node: Node, values: Sequence[Tensor], rows: Sequence[int]) -> Rows:
+def _place(node: Node, values: Sequence[Layout], rows: Sequence[int]) -> Rows:
     """Return where the rows of a tensor are, as its sizes tell."""
     sizes = [*zip(*(one.shape for one in values), strict=True)]
     following = [axis for axis, of_one in enumerate(sizes) if len({*of_one}) > 1]
@@ -128,13 +128,13 @@ def _result(alike: Sequence[Node], values: Sequence[Any], rows: Sequence[int], g
     if kind is None or not (given or kind is _made or name in _REPEATING):
         raise _refusal(node, "is not among those of which it is known what they do with rows")
     args = _arguments(node)
-    several = isinstance(values[0], (list, tuple))
+    several = isinstance(values[0], list)
     places: list[Any] = []
     for parts in zip(*values, strict=True) if several else [values]:
         place = None
-        if isinstance(parts[0], Tensor):
+        if isinstance(parts[0], Layout):
             follows = any(one.shape != parts[0].shape for one in parts)
-            if follows or (parts[0].numel() and not several):
+            if follows or (parts[0].numel and not several):
                 place = _place(node, parts, rows)
                 before = {one: at for one, at in given.items() if isinstance(at, Rows)}
                 call = _Call(name, alike, args, rows, before, parts[0].shape, place)
@@ -142,9 +142,9 @@ def _result(alike: Sequence[Node], values: Sequence[Any], rows: Sequence[int], g
                     raise _refusal(node, wrong)
                 place = place._replace(numbers=_numbers(call, kind))
             elif (
-                parts[0].numel()
+                parts[0].numel
                 and args.get("reduction") != 0
-                and (kind is not _attention or parts[0].is_floating_point())
+                and (kind is not _attention or parts[0].dtype.is_floating_point)
             ):
                 place = _JOINED  # the gradient of a weight, say
         places.append(place)
@@ -241,7 +241,7 @@ def _channels(call: _Call) -> str | None:
     if data == {*call.before} and "batch_norm" not in call.name and _first_axis(call) is None:
         return None
     groups = [one.get("groups", one.get("group", 0)) for one in args]
-    tensors = [one for one in call.alike[0].all_input_nodes if one.meta["val"].numel()]
+    tensors = [one for one in call.alike[0].all_input_nodes if one.meta["val"].numel]
     apart = all(one in call.before and call.before[one].axis == int(one in data) for one in tensors)
     if "batch_norm" in call.name:
         apart = apart and len({place.inner for place in call.before.values()}) == 1

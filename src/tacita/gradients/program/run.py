@@ -87,7 +87,7 @@ class Program:
         following = _following(traces)
         batch = {node for node in number if node.op == "placeholder" and node in following}
         check([*number], following)
-        nodes = [[*one.module.graph.nodes] for one in traces]
+        nodes = [[*one.graph.nodes] for one in traces]
         check_rows(nodes, [one.rows for one in traces], batch, {p.given for p in made.trace.pullbacks})
         self._inputs, self._constants = made.inputs, made.constants
         self.calls = self._trace.calls
@@ -350,14 +350,12 @@ def _twice(tensor: Tensor) -> Tensor:
 
 def _following(traces: Sequence[TracedPass]) -> set[Node]:
     """Return the nodes of the first trace whose results have a size that follows the number of rows."""
-    pairs = zip(*(one.module.graph.nodes for one in traces[:2]), strict=True)
+    pairs = zip(*(one.graph.nodes for one in traces[:2]), strict=True)
     return {one for one, other in pairs if _sizes(one.meta.get("val")) != _sizes(other.meta.get("val"))}
 
 
 def _sizes(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.shape
-    return [_sizes(one) for one in value] if isinstance(value, (list, tuple)) else None
+    return [_sizes(one) for one in value] if isinstance(value, list) else getattr(value, "shape", None)
 
 
 def _digest(made: Unified, places: Any) -> str:

@@ -4,32 +4,26 @@ What is traced is the user's pass: the forward pass on one record that stands fo
 backward pass to the outputs of recorded calls. Its inputs are the parameters, buffers and frozen weights of the model
 and the tensors of the batch; its outputs are what the rules of layers need. No record is read.
 
-This file alone uses PyTorch's tracer. Everything here is private. Proof: docs/derivations/program.md.
+Everything here is private. Proof: docs/derivations/program.md.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import vmap
-from torch.fx import Graph, GraphModule, Node, traceback
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx import Graph, Node
 
 from tacita.gradients.batches import flatten, tensors_in
 from tacita.gradients.chunked import Chunk
-from tacita.gradients.functional import IN_TURN, ModuleTree
-from tacita.gradients.program.batching import every_operator_needs_a_rule, give_rule
+from tacita.gradients.functional import ModuleTree
+from tacita.gradients.program.operators import recorded
 from tacita.gradients.program.record import RecordedPass, record_once
 from tacita.gradients.program.recorded_calls import RecordedCall
-from tacita.gradients.program.surroundings import modes_kept, quiet
 from tacita.gradients.program.tape import Tape
 from tacita.gradients.rules.derived import Derived
-
-_aten = torch.ops.aten
-_SAME = {_aten.detach.default, _aten.alias.default}  # without autograd, names of the tensor that they are given
-_RESHAPES = {_aten.view.default, _aten._unsafe_view.default, _aten.expand.default, _aten.reshape.default}
 
 
 @dataclass(frozen=True)
@@ -53,7 +47,7 @@ class TracedPass:
 
     Attributes:
         rows: The number of rows.
-        module: The operators.
+        graph: The operators.
         calls: The recorded calls; their input and gradients are nodes of the graph.
         inputs: For each call, the node of its input.
         grads: For each call, the nodes of the gradients that came back.
@@ -63,7 +57,7 @@ class TracedPass:
     """
 
     rows: int
-    module: GraphModule
+    graph: Graph
     calls: list[RecordedCall]
     inputs: list[Node]
     grads: list[list[Node | None]]
@@ -111,46 +105,14 @@ def trace(  # noqa: PLR0917
         return outputs
 
     shapes = [one.new_zeros(rows, *one.shape[1:]) for one in tensors]
-    module, outputs, constants = traced(run, [*params.values(), *fixed.values(), *shapes])
+    operators = recorded(run, [*params.values(), *fixed.values(), *shapes])
     ((found, pulled),) = notes
-    nodes = iter(outputs)
+    nodes = iter(operators.outputs)
     inputs = [next(nodes) for _ in found.calls]
     grads = [[None if grad is None else next(nodes) for grad in one.grads] for one in found.calls]
     of_copies = {name: next(nodes) for name, grad in found.of_copies.items() if grad is not None}
     pullbacks = [Pullback(source, next(nodes), [next(nodes) for _ in range(count)]) for source, count in pulled]
-    return TracedPass(rows, module, found.calls, inputs, grads, of_copies, pullbacks, constants)
-
-
-def traced(
-    run: Callable[[list[Tensor]], list[Tensor]], given: list[Tensor]
-) -> tuple[GraphModule, Sequence[Node], dict[Node, Tensor]]:
-    """Trace a function of tensors, on tensors without values.
-
-    Returns:
-        Its operators, the nodes of its outputs, and copies of its constants as they are afterwards, by node.
-    """
-    with (
-        IN_TURN,
-        quiet(),
-        modes_kept(without=True),
-        traceback.preserve_node_meta(),
-        every_operator_needs_a_rule(),
-    ):  # switches that belong to the process
-        module = _made(run, given)
-    _simplify(module.graph)
-    (output,) = (node for node in module.graph.nodes if node.op == "output")
-    held = {node: getattr(module, str(node.target)) for node in module.graph.nodes if node.op == "get_attr"}
-    constants = {node: one.detach().clone() for node, one in held.items()}
-    return module, output.args[0], constants  # pyright: ignore[reportReturnType]
-
-
-def _made(run: Callable[[list[Tensor]], list[Tensor]], given: list[Tensor]) -> GraphModule:
-    while True:
-        try:
-            return make_fx(run, tracing_mode="fake", _allow_non_fake_inputs=True)(given)
-        except RuntimeError as error:
-            if not give_rule(error):
-                raise
+    return TracedPass(rows, operators.graph, found.calls, inputs, grads, of_copies, pullbacks, operators.constants)
 
 
 def fixed_tensors(tree: ModuleTree, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -176,20 +138,3 @@ def _pulled(source: Derived, grads: Tensor) -> list[Tensor]:
     """Return the gradients of a derived weight's parameters, (rows, *parameter), for its own, (rows, *weight)."""
     leaves = [*source.leaves.values()]
     return [*vmap(lambda one: torch.autograd.grad(source.tensor, leaves, one, retain_graph=True))(grads)]
-
-
-def _simplify(graph: Graph) -> None:
-    """Take out calls that give what they are given, and those whose result nobody uses."""
-    alone = not any(torch.Tag.inplace_view in getattr(node.target, "tags", ()) for node in graph.nodes)  # y.t_()
-    for node in [*graph.nodes] if alone else []:
-        if node.op != "call_function" or not node.args or not isinstance(node.args[0], Node):
-            continue
-        given = node.args[0]
-        same = node.target in _SAME
-        if node.target in _RESHAPES:
-            before, after = given.meta["val"], node.meta["val"]
-            same = before.shape == after.shape and before.stride() == after.stride()
-        if same:
-            node.replace_all_uses_with(given)
-            graph.erase_node(node)
-    graph.eliminate_dead_code()

@@ -76,7 +76,7 @@ def unify(traces: Sequence[TracedPass]) -> Unified:
     Raises:
         UnsupportedModuleError: They differ in more than integers that follow the number of rows.
     """
-    nodes = [[*one.module.graph.nodes] for one in traces]
+    nodes = [[*one.graph.nodes] for one in traces]
     first = traces[0]
     for alike in zip(*nodes, strict=False):
         if any(one.op != alike[0].op or (one.op == "call_function" and one.target != alike[0].target) for one in alike):
