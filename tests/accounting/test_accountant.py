@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import os
 
 import numpy as np
 import pytest
@@ -146,10 +147,11 @@ def test_composition_with_nothing_is_the_same(events):
 
 
 def test_every_pair_of_events_composes(events):
-    """Never below its parts; and never an estimate, an exception or infinity."""
+    """Never below its parts; and never an estimate, an exception or infinity. A third of the pairs; make audit, all."""
     each = [event for event in events.one_of_each() if event.relation == "add_or_remove_one"]
     alone = {number: total((event, 5)) for number, event in enumerate(each)}
-    for first, second in itertools.combinations(alone, 2):
+    pairs = [*itertools.combinations(alone, 2)]
+    for first, second in pairs if os.environ.get("TACITA_AUDIT") else pairs[::3]:
         both = total((each[first], 5), (each[second], 5))
         assert max(alone[first], alone[second]) * (1 - 2e-3) <= both < math.inf, (each[first], each[second])
 

@@ -65,8 +65,8 @@ def check_goes_on(folder, whole, released):
 
 
 def test_stopped_at_every_call(whole, calls, tmp_path):
-    """Every fifth one here, all in make audit; test_power_loss.py goes on from what is on the disk between them."""
-    for number in range(0, len(calls), 1 if AUDIT else 5):
+    """Every ninth one here, all in make audit; test_power_loss.py goes on from what is on the disk between them."""
+    for number in range(0, len(calls), 1 if AUDIT else 9):
         folder = tmp_path / str(number) / "run"
         stopped, released = stopped_at(folder, number)
         assert stopped, number

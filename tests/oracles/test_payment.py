@@ -1,5 +1,6 @@
 """Payment: a session pays for what it was registered for, and for nothing else."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -50,17 +51,24 @@ def test_a_session_may_be_bound_to_all_settings_by_its_caller(options):
 
 
 @pytest.mark.parametrize(
-    "other",
-    [{"event": gaussian(1.1)}, {"planned_queries": 2}, {"part": SECOND}, {"part": None}],
+    ("other", "named"),
+    [
+        ({"event": gaussian(1.1)}, ["noise_std"]),
+        ({"planned_queries": 2}, ["planned_queries"]),
+        ({"part": SECOND}, ["index", "start", "stop"]),
+        ({"part": None}, ["part"]),
+    ],
     ids=["another event", "more queries", "another part", "no part"],
 )
-def test_another_session_does_not(options, other):
+def test_another_session_does_not(options, other, named):
+    """And the message names what differs, not all there is."""
     handed_in = replace(options, session=session_of(options))
     for payee in ("oracle", "test"):
         with pytest.raises(
             LedgerError, match=f"another event, number of queries or part of the records than this {payee}'s"
-        ):
+        ) as refusal:
             session_of(handed_in, payee, **other)
+        assert re.findall(r"(\w+) was (?!registered)", str(refusal.value)) == named
 
 
 @pytest.mark.parametrize("settings", [{"lr": 0.2}, {}, None])

@@ -36,6 +36,13 @@ def test_a_draft_says_what_it_is_and_holds_no_value(table_of):
         assert value not in text
 
 
+def test_a_draft_says_that_some_records_are_no_rows(csv_file):
+    path = csv_file(b'a,y\n"one\ntwo",yes\nthree,no\n')
+    several, whole = FileFormat(multiline=True), FileFormat()
+    assert "draft again with --multiline" in draft(read_table(path, whole), whole)
+    assert "draft again" not in draft(read_table(path, several), several)
+
+
 @pytest.mark.parametrize("name", ['a "quoted" name', "tab\tname", "dot.name", "\x7fdel", "ünïcode 😀", "back\\slash"])
 def test_odd_names_survive_the_draft(csv_file, name):
     reading = FileFormat(header=False, columns=(name, "b"), delimiter=";", encoding="latin-1")

@@ -15,7 +15,7 @@ from tacita.tables.features import BinsPiece, CategoryPiece, ClassTarget, Logari
 from tacita.tables.models import ModelSpec
 from tacita.tables.preprocessing import Preprocessing
 from tacita.tables.refinement import bounds, read_refinement
-from tacita.tables.shapes import Shape, largest_terms, least_rows, mean_shift, shapes
+from tacita.tables.shapes import Shape, largest_terms, least_rows, shapes
 from tacita.tables.survey import Bin, Facts
 
 AGE = NumberPiece(column="age", lower=0.0, upper=4.0, centre=2.0, scale=1.0, steps=(2.0,))
@@ -81,14 +81,6 @@ def test_units_are_those_of_the_target_or_its_logarithm():
     plain = NumberTarget(column="y", lower=1.0, upper=9.0, centre=4.0, scale=2.0)
     one, other = (shapes(preprocessing(target), weights)[1].importance for target in (plain, LOG))
     assert one == pytest.approx(4 * other)
-
-
-@pytest.mark.parametrize("factor", [0.0, 0.5, 10.0])
-def test_the_mean_of_a_log_normal_is_above_its_median(factor):
-    """With nothing explained the shift is half of the variance of the logarithms; with all of it there is none."""
-    weights = {"weight": factor * torch.tensor([[0.0, 0.0, 1.0, -1.0]])}
-    variance = factor**2 * (0.8 - 0.2**2)
-    assert mean_shift(preprocessing(LOG), weights) == pytest.approx(max(1 - variance, 0) * 0.5 / 2)
 
 
 def test_declared_columns_have_shapes_without_counts():

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
@@ -22,12 +22,14 @@ from tacita.gradients.data import Request, as_rows, requests
 from tacita.gradients.engine import GradientSource, Schedule, Shapes
 from tacita.gradients.engine_choice import choose_method, default_chunk_rows
 from tacita.gradients.functional import LossFn, check_loss_fn, trainable
-from tacita.gradients.prefetch import Prefetcher
 from tacita.gradients.probe import draws, synthetic
 from tacita.gradients.processes import is_sharded, processes_of
 from tacita.gradients.scan import check_modules, scan
 from tacita.gradients.seeds import derived_seed, fresh_seed
 from tacita.gradients.views import SeveralViews
+
+if TYPE_CHECKING:
+    from tacita.gradients.prefetch import Prefetcher
 
 LENT_FROM = 2**19  # bytes of a batch that a program reads where the data are: to copy fewer takes no time
 
@@ -196,6 +198,8 @@ class NetworkSource(GradientSource):
             self._ahead.close()
         self._ahead = None
         if schedule is not None and self.num_workers > 0:
+            from tacita.gradients.prefetch import Prefetcher
+
             self._ahead = Prefetcher(self._rows, schedule, self._seed_of, self.num_workers, self._chunk_rows)
 
     def read(

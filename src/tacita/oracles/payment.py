@@ -5,7 +5,7 @@ built, before any query, and everything but the key inside ``randomness`` is pub
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from tacita import _validate
@@ -117,12 +117,11 @@ class Payment:
             )
         of_settings = [settings_sha256(one) for one in ((bound, self.more_settings) if or_to_these_alone else (bound,))]
         now = {"event": event, "planned_queries": planned_queries, "part": part}
-        changed = [name for name, value in now.items() if getattr(registered, name) != value]
-        if changed:
-            changes = "; ".join(f"{name} was {getattr(registered, name)!r} and is {now[name]!r}" for name in changed)
+        changes = [one for name, value in now.items() for one in _changes(name, getattr(registered, name), value)]
+        if changes:
             raise LedgerError(
                 f"session {session.id!r} was registered for another event, number of queries or part of the records "
-                f"than this {payee}'s ({changes}): repeat the settings that it was registered with."
+                f"than this {payee}'s ({'; '.join(changes)}): repeat the settings that it was registered with."
             )
         if registered.settings_sha256 not in of_settings:
             raise ResumeError(
@@ -268,3 +267,13 @@ def under_conditions(event: Event, conditions: Iterable[str]) -> Event:
     for condition in conditions:
         event = ConditionalEvent(relation=event.relation, inner=event, condition_text=condition)
     return event
+
+
+def _changes(name: str, before: Any, now: Any) -> list[str]:
+    """Say what differs, field by field where both are of one kind."""
+    if before == now:
+        return []
+    if type(before) is type(now) and is_dataclass(now):
+        names = [field.name for field in fields(now)]
+        return [one for name in names for one in _changes(name, getattr(before, name), getattr(now, name))]
+    return [f"{name} was {before!r} and is {now!r}"]

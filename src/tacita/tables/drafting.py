@@ -27,6 +27,11 @@ reviewed = false
 # max_rows_per_unit = 5
 """
 
+_NO_ROWS = """\
+# Some records are no row of this table (too many or too few cells), and would count for nothing: tacita check shows
+# where. If quoted cells of a CSV hold line breaks, draft again with --multiline.
+"""
+
 _NO_TARGET = """\
 # [target]                           # the column to predict; or give it to the training: --target NAME
 # column = "name"                    # then remove its table [columns."name"] below
@@ -37,7 +42,7 @@ def draft(table: Table, reading: FileFormat | None = None, *, target: str | None
     """Return a TOML schema of ``table``, to be reviewed. The column ``target`` is declared under ``[target]``."""
     reading = reading or FileFormat()
     require_columns(table.names, reading.delimiter)
-    parts = [_TOP, _reading(reading)]
+    parts = [_TOP, "" if table.valid.all() or reading.multiline else _NO_ROWS, _reading(reading)]
     if target is not None:
         parts.append(f"[target]\ncolumn = {_quoted(target)}\n{_hints(table.column(target), table.valid)}")
     else:

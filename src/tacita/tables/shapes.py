@@ -224,20 +224,6 @@ def _bound(value: float, width: float) -> str:
     return next(words for digits in range(least, 18) if abs(float(words := f"{value:.{digits}g}") - value) <= near)
 
 
-def mean_shift(preprocessing: Preprocessing, weights: Mapping[str, Tensor]) -> float:
-    r"""Return what turns a prediction of the mean logarithm into one of the mean, in standardised units.
-
-    If the logarithm is normal around its prediction with variance :math:`s^2`, the mean is :math:`\exp(f + s^2/2)`.
-    What the model explains of the variance of 1 is taken to be the sum of what its shapes do, as if columns were
-    independent.
-    """
-    target = preprocessing.encoder.target
-    assert isinstance(target, NumberTarget)
-    assert target.log is not None
-    explained = sum(shape.importance**2 for shape in shapes(preprocessing, weights)) / target.log.scale**2
-    return max(1.0 - explained, 0.0) * target.log.scale / 2
-
-
 def units(encoder: Encoder) -> str:
     """Say what the values of shapes are."""
     target = encoder.target

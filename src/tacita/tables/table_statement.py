@@ -17,6 +17,7 @@ from tacita.runs import run_list
 from tacita.tables import rules
 from tacita.tables.encoding import Encoder
 from tacita.tables.features import NumberTarget
+from tacita.tables.final_constant import OF_A_MEAN, OF_A_RARE_CLASS, corrects_clipping
 from tacita.tables.lost_rows import lost_rows
 from tacita.tables.plan import TablePlan
 from tacita.tables.preprocessing import Preprocessing
@@ -159,6 +160,7 @@ def _chosen(settings: TableSettings, source: TableSource, plan: TablePlan, prepr
         holds_out=plan.holds_out,
         purchases=plan.purchases_share,
     )
+    words += [OF_A_RARE_CLASS] if corrects_clipping(preprocessing, settings) else []
     words += [*target_as_trained(encoder), *([plan.noise_in_words] if plan.noise_in_words else [])]
     if plan.buys_target and plan.buys_rows and (source.schema.target is None or source.schema.target.task is None):
         words.insert(0, f"task = {encoder.task}")
@@ -172,10 +174,7 @@ def target_as_trained(encoder: Encoder) -> list[str]:
         return []
     words = [f"target clamped to {target.lower:.6g} to {target.upper:.6g}"]
     if target.log is not None:
-        words.append(
-            "target scale = log: the model is trained on the logarithm of the target; a linear or additive one then "
-            "predicts the mean, exp(f + s^2/2), with s^2 the variance of the bought logarithms that its columns leave"
-        )
+        words.append(OF_A_MEAN)
     return words
 
 

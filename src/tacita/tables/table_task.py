@@ -32,7 +32,7 @@ from tacita.tables.encoded_file import EncodedFile
 from tacita.tables.encoded_rows import EncodedRows, encode_rows
 from tacita.tables.encoder_rules import make_additive_encoder, make_encoder, public_rows
 from tacita.tables.encoding import Encoded, Encoder
-from tacita.tables.features import NumberTarget
+from tacita.tables.final_constant import set_constant
 from tacita.tables.lost_rows import nothing_to_train_on, rare_class, unknown_targets
 from tacita.tables.models import ModelSpec, loss_fn
 from tacita.tables.plan import KEPT, SPLIT, Sessions, TablePlan
@@ -40,7 +40,6 @@ from tacita.tables.preprocessing import Preprocessing
 from tacita.tables.purchases import TablePurchases
 from tacita.tables.score import largest_error
 from tacita.tables.settings import CONFIG, TableSettings, bound_settings
-from tacita.tables.shapes import mean_shift
 from tacita.tables.source import TableSource, private_rows
 from tacita.tables.survey import Survey
 from tacita.tables.table import Table
@@ -312,9 +311,7 @@ class TableTask:
         with bar or nullcontext():
             train(state, checkpoints=checkpoints, progress=bar, on_step=note)
         self.notes = state.changes_in_words()
-        if isinstance(encoder.target, NumberTarget) and encoder.target.log and isinstance(state.model, nn.Linear):
-            with torch.no_grad():
-                state.model.bias.add_(mean_shift(preprocessing, state.model.state_dict()))
+        set_constant(state.model, preprocessing, self.settings, self.plan.training.max_grad_norm)
         if not state.oracle.session.closed:
             state.oracle.session.close()
 

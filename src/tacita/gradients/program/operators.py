@@ -78,8 +78,8 @@ class Operators(TorchDispatchMode):
         """Run a function on tensors of the shapes of ``given``."""
         with disable_autocast_cache(), self.fake, self:
             inputs: list[Tensor] = [self.fake.from_tensor(one) for one in given]
-            for one in inputs:
-                self._stands_for(self.graph.placeholder("input"), one)
+            for k, one in enumerate(inputs):
+                self._stands_for(self.graph.placeholder(f"input_{k}"), one)
             found = function(inputs)
         self.graph.output([self._node(one) for one in found])
         self.constants = {node: one.detach().clone() for node, one in self.constants.items()}
