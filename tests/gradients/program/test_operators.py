@@ -1,9 +1,12 @@
 """The list of operators of a function: it gives what the function gives, and nothing in it depends on values."""
 
+import contextlib
+
 import pytest
 import torch
 from torch.fx import GraphModule, Node
 
+from tacita.errors import UnsupportedModuleError
 from tacita.gradients.program.operators import memory, recorded
 
 X, Y = torch.randn(5, 4), torch.randn(4)
@@ -67,6 +70,23 @@ def test_a_constant_is_copied_before_it_is_written():
 def test_values_are_not_there():
     with pytest.raises(Exception, match="_local_scalar_dense"):
         recorded(lambda inputs: [inputs[0] * inputs[0].sum().item()], [X])
+
+
+def test_a_tensor_of_another_pass_is_refused():
+    kept = []
+    recorded(lambda inputs: kept.append(inputs[0] + 1) or inputs, [X])
+    with pytest.raises(UnsupportedModuleError, match="came from no operator of this pass"):
+        recorded(lambda inputs: [inputs[0] * kept[0]], [X])
+
+
+def test_an_operator_that_failed_is_not_in_the_list():
+    def function(inputs):
+        with contextlib.suppress(RuntimeError):
+            inputs[0].view(3, 3)
+        return [inputs[0] + 1]
+
+    names = [node.target._opname for node in recorded(function, [X]).graph.nodes if node.op == "call_function"]
+    assert names == ["add"]
 
 
 def test_what_nobody_needs_is_left_out():

@@ -11,12 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import Graph, Node, traceback
 from torch.fx.experimental.proxy_tensor import disable_autocast_cache
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
+from tacita.errors import UnsupportedModuleError
 from tacita.gradients.functional import IN_TURN
 from tacita.gradients.program.batching import every_operator_needs_a_rule, give_rule
 from tacita.gradients.program.surroundings import modes_kept, quiet
@@ -91,9 +92,9 @@ class Operators(TorchDispatchMode):
             return func(*args, **kwargs)
         if func is _aten.lift_fresh.default:  # gives the constant itself, which later operators may write
             func = _aten.lift_fresh_copy.default
+        found = func(*args, **kwargs)
         node = self.graph.call_function(func, *tree_map_only(Tensor, self._node, (args, kwargs)))
         node.meta["stack_trace"] = traceback.current_meta.get("stack_trace")
-        found = func(*args, **kwargs)
         if isinstance(found, Tensor):
             self._stands_for(node, found)
         elif isinstance(found, (tuple, list)):
@@ -109,6 +110,8 @@ class Operators(TorchDispatchMode):
 
     def _node(self, tensor: Tensor) -> Node:
         if id(tensor) not in self._nodes:
+            if isinstance(tensor, FakeTensor):
+                raise UnsupportedModuleError("a tensor came from no operator of this pass")
             node = self.graph.create_node("get_attr", f"constant_{len(self.constants)}")
             self.constants[node] = tensor
             self._stands_for(node, tensor)
