@@ -30,9 +30,10 @@ GUARANTEE = ("epsilon", "delta", "neighbours", "unit")  # the four that have to 
 UNLISTED = "not known: a run is listed under the name of its data set, and none was given."
 IN_MEMORY = "memory"  # the field ledger_anchor of a ledger without a file
 NOT_VERIFIED = (
-    "What was given or declared (people, purpose, data set, that a row is all of one unit, bounds, public files), what "
-    "else was done with the same data, and that nobody rewrote the ledger with all copies of its last hash. No program "
-    "can verify these, and a signature does not: ask those who gave them."
+    "What was given or declared (people, purpose, data set, that a row is all of one unit, bounds, public files), that "
+    "the model was made from the noisy answers alone (a loop of one's own may use others), what else was done with the "
+    "same data, and that nobody rewrote the ledger with all copies of its last hash. No program can verify these, and "
+    "a signature does not: ask those who gave them."
 )
 
 

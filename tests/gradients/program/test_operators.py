@@ -4,10 +4,11 @@ import contextlib
 
 import pytest
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule, Node, traceback
 
 from tacita.errors import UnsupportedModuleError
 from tacita.gradients.program.operators import memory, recorded
+from tacita.gradients.program.run import build
 
 X, Y = torch.randn(5, 4), torch.randn(4)
 KEPT = torch.arange(4.0)
@@ -54,6 +55,32 @@ FUNCTIONS = {
 def test_a_list_of_operators_gives_what_the_function_gives(function):
     for one, other in zip(ran(function, X, Y), function(X, Y), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+VIEWS = {
+    "a slice": torch.randn(9)[5:],
+    "transposed": torch.randn(3, 4).t()[:, 0],
+    "the same number four times": torch.randn(1).expand(4),
+    "conjugated": torch.randn(4, dtype=torch.complex64).conj().imag,
+}
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+def test_an_input_or_a_constant_may_be_a_view(view):
+    for one in (ran(lambda x, y: (x * y,), X, view), ran(lambda x, y: (x * view,), X, Y)):
+        torch.testing.assert_close(one[0], X * view, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_pytorch_notes_for_its_tracers_is_as_it_was(fails):
+    def loss_fn(model, batch):
+        return torch.linalg.lu(model(batch[0]).view(-1, 2, 2))[2].sum((1, 2)) if fails else model(batch[0]).sum(1)
+
+    with traceback.preserve_node_meta():
+        traceback.current_meta["stack_trace"] = "mine"
+        with pytest.raises(RuntimeError, match="linalg_lu") if fails else contextlib.nullcontext():
+            build(model := torch.nn.Linear(4, 4), loss_fn, dict(model.named_parameters()), (X,))
+        assert traceback.current_meta["stack_trace"] == "mine"
 
 
 def test_a_constant_is_copied_before_it_is_written():

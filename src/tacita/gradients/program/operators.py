@@ -77,10 +77,10 @@ class Operators(TorchDispatchMode):
 
     def run(self, function: Callable[[list[Tensor]], Sequence[Tensor]], given: Sequence[Tensor]) -> None:
         """Run a function on tensors of the shapes of ``given``."""
+        inputs: list[Tensor] = [self.fake.from_tensor(one) for one in given]  # a view is made by operators of its own
+        for k, one in enumerate(inputs):
+            self._stands_for(self.graph.placeholder(f"input_{k}"), one)
         with disable_autocast_cache(), self.fake, self:
-            inputs: list[Tensor] = [self.fake.from_tensor(one) for one in given]
-            for k, one in enumerate(inputs):
-                self._stands_for(self.graph.placeholder(f"input_{k}"), one)
             found = function(inputs)
         self.graph.output([self._node(one) for one in found])
         self.constants = {node: one.detach().clone() for node, one in self.constants.items()}
@@ -120,7 +120,13 @@ class Operators(TorchDispatchMode):
 
 def recorded(function: Callable[[list[Tensor]], Sequence[Tensor]], given: Sequence[Tensor]) -> Operators:
     """Run a function on tensors without values, and return its operators, those left out that nobody needs."""
-    with IN_TURN, quiet(), modes_kept(without=True), every_operator_needs_a_rule():  # switches of the process
+    with (
+        IN_TURN,
+        quiet(),
+        modes_kept(without=True),
+        traceback.preserve_node_meta(),
+        every_operator_needs_a_rule(),
+    ):  # switches of the process
         while True:
             operators = Operators()
             try:
