@@ -1,6 +1,7 @@
 """What the command refuses before it reads a record, and what it says; no library is needed for that."""
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 import tacita
 from tacita.cli.app import make_app, run
-from tacita.cli.finetune import _check_of
+from tacita.cli.finetune import _check_of, generate
 from tacita.finetune import TokenEncoder, base_model
 from tacita.finetune.card import CAVEATS, card
 from tacita.finetune.settings import Files, FinetuneSettings
@@ -241,3 +242,17 @@ def test_the_card_says_what_the_statement_says():
     ):
         assert part in words
     assert "base_model:" not in words  # which a hub would read as the name of a model there
+
+
+@pytest.mark.parametrize("temperature", [-1.0, 1e-320, math.nan, math.inf, 1e300])
+def test_a_temperature_at_which_nothing_can_be_drawn_is_refused(temperature, tmp_path):
+    with pytest.raises(ValueError, match="temperature must be 0, or from 0.01 to 100"):
+        generate(tmp_path, prompt="a", temperature=temperature)
+
+
+def test_generate_refuses_no_tokens_and_its_own_prompts_as_output(tmp_path):
+    with pytest.raises(ValueError, match="max_new_tokens must be >= 1"):
+        generate(tmp_path / "run", prompt="a", max_new_tokens=0)
+    (tmp_path / "q.jsonl").write_text("{}")
+    with pytest.raises(ValueError, match="output is the file of the prompts"):
+        generate(tmp_path / "run", file=tmp_path / "q.jsonl", output=tmp_path / "run" / ".." / "q.jsonl")

@@ -132,6 +132,25 @@ def test_what_is_of_an_adapter_goes_without_full(base):
             Files(base, base).check(FinetuneSettings(epsilon=8.0, delta=1e-5, train="full", **changes))
 
 
+@pytest.mark.parametrize("link", [False, True])
+def test_texts_and_key_that_lie_in_the_folder_of_the_model_are_refused(base, tmp_path, link):
+    """A tokenizer publishes what it finds there, in its configuration, as a template, as words."""
+    path = base / "special_tokens_map.json"
+    if link:
+        (tmp_path / "d.jsonl").write_text("{}")
+        path.symlink_to(tmp_path / "d.jsonl")
+        (base / "gone").symlink_to(tmp_path / "gone")
+    else:
+        path.write_text("{}")
+    with pytest.raises(ValueError, match="DATA lies in MODEL"):
+        Files(base, path.resolve()).check(FinetuneSettings(epsilon=8.0, delta=1e-5))
+    (tmp_path / "texts.jsonl").write_text("{}")
+    with pytest.raises(ValueError, match="fingerprint_key lies in MODEL"):
+        Files(base, tmp_path / "texts.jsonl").check(
+            FinetuneSettings(epsilon=8.0, delta=1e-5, fingerprint_key=str(path))
+        )
+
+
 @pytest.mark.parametrize("name", ["public_validation", "fingerprint_key"])
 def test_neither_public_rows_nor_a_key_are_the_texts_themselves(name, base, tmp_path):
     """Whether another file is a copy of them is not looked at: that would tell of the rows."""

@@ -1,15 +1,13 @@
 """How families of models write a conversation: twenty formats that are read, and three that need generation marks."""
 
 import json
-import random
-from itertools import count
+import re
 
-import jinja2
 import numpy as np
 import pytest
 
 from tacita.finetune import ChatTemplate, EncodedTexts, TokenEncoder
-from tacita.finetune.chat import MARK, MARKED, SYNTHETIC, written
+from tacita.finetune.chat import MARK, MARKED, written
 from tacita.finetune.encoding import NOTHING
 from tacita.finetune.records import read_line
 from tests.finetune.toy import FIRST, Tokenizer, spell
@@ -72,16 +70,8 @@ REFUSED = {
 }
 
 
-DAYS = count()
-
-
 class Words(Tokenizer):
     """The toy tokenizer with a template in Jinja."""
-
-    def apply_chat_template(self, said, chat_template, tokenize, add_generation_prompt):
-        template = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(chat_template)
-        template.globals["strftime_now"] = lambda form: f"day {next(DAYS)}"
-        return template.render(messages=said, add_generation_prompt=add_generation_prompt)
 
 
 @pytest.mark.parametrize("name", READ)
@@ -98,7 +88,7 @@ def test_what_the_assistant_says_is_the_target(name, tmp_path):
     assert "?" not in text
     assert (
         batch["input_ids"][0][batch["attention_mask"][0] == 1].tolist()
-        == words(words.apply_chat_template(messages, READ[name], False, False))["input_ids"]
+        == words(written(words, messages, asks=False))["input_ids"]
     )
 
 
@@ -146,21 +136,56 @@ def test_a_format_in_which_a_later_turn_changes_an_earlier_one_is_refused(name):
         ChatTemplate(Words(REFUSED[name]))
 
 
-@pytest.mark.parametrize("address", ["{{ messages[0].get }}", "{{ joiner() }}"])
-def test_a_template_that_writes_an_address_is_refused(address):
-    """What a record is would depend on what else was read."""
-    with pytest.raises(ValueError, match="writes what changes from time to time"):
-        ChatTemplate(Words(marked(IM + address + "{% generation %}", "{% endgeneration %}")))
+CHANGING = [
+    "{{ m.content.upper }}", "{{ m['get'] }}", "{{ m.content|map('upper') }}", "{{ m.content|map('upper')|string }}x",
+    "{{ messages|selectattr('role') }}", "{{ m.content.upper|string }}", "{{ 'a' ~ m.role.upper }}",
+    "{{ '%s' % m.get }}", "{{ '{}'.format(m.get) }}", "{{ [m.get] }}", "{{ m|attr('get') }}", "{{ raise_exception }}",
+    "{{ range }}", "{{ dict }}", "{{ lipsum() }}", "{{ range(9)|random }}", "{{ joiner() }}", "{{ loop.cycle }}",
+    "{{ m.keys() - m.keys() }}", "{{ namespace(a=m.get) }}", "{{ (m.content.upper, 1)|join }}",
+]  # fmt: skip
 
 
-def test_a_template_that_draws_draws_the_same_each_time():
-    """Else a run that was killed would read other records when it goes on. The generator of others stays as it is."""
-    drawn = marked(IM + "{{ range(1000)|random }}{{ lipsum() }}", "<|im_end|>\n")
-    template, state = ChatTemplate(Words(drawn)), random.getstate()
-    first = template.pieces(SYNTHETIC)
-    assert random.getstate() == state
-    random.seed(7)
-    assert template.pieces(SYNTHETIC) == first
+@pytest.mark.parametrize("part", CHANGING)
+@pytest.mark.parametrize("when", ["", "m.role == 'system'"])
+def test_no_template_writes_what_another_process_or_record_would_change(part, when):
+    """Not even on a condition that no synthetic conversation meets: a record is refused then, the same each time."""
+    part = f"{{% if {when} %}}{part}{{% endif %}}" if when else part
+    words = Words("{% for m in messages %}" + part + "{{ m.content }}|{% endfor %}")
+    kept, found = [], set()
+    for number in range(4):
+        kept.append([object() for _ in range(number * 37)])
+        try:
+            found.add(written(words, [{"role": "system", "content": "".join(("ab", str(number)[:0]))}], asks=False))
+        except Exception as error:
+            found.add(type(error).__name__)
+    assert len(found) == 1
+    assert not any(re.search(r"0x[0-9a-f]{6}|<built-in|<function|<class|<generator", one) for one in found), found
+
+
+def test_what_templates_of_the_field_use_is_served():
+    words = Words(
+        "{%- set ns = namespace(first=true) -%}{% for m in messages %}{% if m.content is string and 'a' in m.content %}"
+        "{% set ns.first = false %}{{ m.content.strip().split('a')[-1] | trim }}{% endif %}"
+        "{{ m | tojson }}{{ m.items() | list | length }}{{ loop.index0 }}{% if loop.index == 9 %}{% break %}{% endif %}"
+        "{{ messages | map(attribute='role') | join(',') }}{% if tools is none %}!{% endif %}{{ ns.first }}"
+        "{{ m.get('name', 'x') }}{{ '{} {}'.format(m.role, 2) }}{{ strftime_now('%d') }}{{ 1 is sameas true }}"
+        "{% endfor %}"
+    )
+    found = written(words, [{"role": "user", "content": "<a b>"}], asks=False)
+    assert found == 'b>{"role": "user", "content": "<a b>"}20user!Falsexuser 226 Jul 2024False'
+
+
+@pytest.mark.parametrize("name", READ)
+def test_transformers_writes_the_same(name):
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    from tokenizers import Tokenizer as Fast
+    from tokenizers.models import WordLevel
+
+    words = transformers.PreTrainedTokenizerFast(tokenizer_object=Fast(WordLevel({"a": 0})), eos_token="a")
+    words.chat_template = READ[name]
+    messages = [{"role": "user", "content": " a<b\n"}, {"role": "assistant", "content": "'c'"}]
+    theirs = words.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert written(words, messages, asks=True) == theirs
 
 
 UNSAID = {

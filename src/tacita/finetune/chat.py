@@ -5,12 +5,12 @@ conversation up to a turn must be a beginning of its text up to the next turn: w
 turn adds. Each piece is encoded apart from the others, so that no token spans two turns.
 """
 
-import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tacita.finetune.plain_templates import rendered
 from tacita.finetune.records import Turn
 
 SYNTHETIC, OTHER = (
@@ -20,9 +20,6 @@ SYNTHETIC, OTHER = (
         ("What is 2 + 2?", "It is 4.", "Plus 3?", "7."),
     )
 )
-# The function of the date that transformers gives to templates.
-DAY = "{% macro strftime_now(format) %}26 Jul 2024{% endmacro +%}"
-TRIALS = 20
 GENERATION = re.compile(r"\{%([-+]?)\s*(?:end)?generation\s*([-+]?)%\}")
 MARK = "\ud800"  # half of a surrogate pair, which no record can hold (records.py): none can forge it
 MARKED = rf"{{%\1 if true %}}{MARK}{{% endif \2%}}"  # in its place, with its control of white space
@@ -51,8 +48,6 @@ class ChatTemplate:
         except Exception as error:  # a template is code of its own; nothing private has been read
             why = str(error).rstrip(".")
             raise ValueError(f"the chat template fails on a conversation of two questions: {why}.") from error
-        if not settled(lambda: self.pieces(SYNTHETIC)):
-            raise ValueError(f"the chat template writes what changes from time to time (an address, say): {WAY_OUT}.")
         if pieces is None or others is None:
             raise ValueError(
                 "the chat template is not additive (a later turn changes how an earlier one is written), so that "
@@ -113,32 +108,13 @@ class ChatTemplate:
         return written(self.tokenizer, said, asks=asks, mark=MARKED)
 
 
-def settled(make: Callable[[], Any]) -> bool:
-    """Return whether something public comes out the same each time: a run that is continued reads the same records."""
-    first, kept = make(), []
-    for _ in range(TRIALS):
-        kept.append([{"role": "", "content": ""} for _ in range(50)])  # so that what is made next lies elsewhere
-        if make() != first:
-            return False
-    return True
-
-
-def written(tokenizer: Any, messages: list, *, asks: bool, mark: str | None = None) -> str:
-    """Return a conversation as the template writes it, with a fixed date and the same draws for all.
+def written(tokenizer: Any, messages: list, *, asks: bool, mark: str = "") -> str:
+    """Return a conversation as the template writes it, with a fixed date.
 
     A run that is killed and continued, tomorrow perhaps, reads the same records.
 
     Args:
-        mark: What stands in the template in place of each generation mark; ``None`` for the marks themselves.
+        mark: What stands in the template in place of each generation mark.
     """
-    template = DAY + tokenizer.get_chat_template()
-    if mark is not None:
-        template = GENERATION.sub(mark, template)
-    state = random.getstate()
-    random.seed(0)
-    try:
-        return tokenizer.apply_chat_template(
-            messages, chat_template=template, tokenize=False, add_generation_prompt=asks
-        )
-    finally:
-        random.setstate(state)
+    template = GENERATION.sub(mark, tokenizer.get_chat_template())
+    return rendered(template, messages, asks=asks, tokens=getattr(tokenizer, "special_tokens_map", {}))

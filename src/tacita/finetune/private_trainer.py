@@ -1,6 +1,8 @@
 """A ``transformers.Trainer`` that trains privately, for scripts that are written around one."""
 
 import copy
+import os
+import secrets
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -187,14 +189,15 @@ def _public(found: dict[str, float]) -> dict[str, float]:
 @contextmanager
 def _put_by(notes: Path) -> Iterator[None]:
     """Keep a user's file while PEFT, which reads and writes one of this name, has none; what PEFT writes there goes."""
-    kept = notes.with_name(f"{notes.name}.kept")
-    if notes.exists():
+    kept = notes.with_name(f".{notes.name}.{secrets.token_hex(8)}")  # nobody else's name
+    theirs = os.path.lexists(notes)
+    if theirs:
         notes.replace(kept)
     try:
         yield
     finally:
         notes.unlink(missing_ok=True)
-        if kept.exists():
+        if theirs:
             kept.replace(notes)
 
 

@@ -234,3 +234,8 @@ class Files:
         for (name, path), (other, same) in combinations(given, 2):
             if Path(path).samefile(same):
                 raise ValueError(f"{other} is the file of {name}, too, of which it would tell: give another one.")
+        for name, path in given:
+            if name in ("DATA", "fingerprint_key") and any(
+                one.exists() and one.samefile(path) for one in self.model.rglob("*")
+            ):
+                raise ValueError(f"{name} lies in MODEL, of whose files some are published: move it elsewhere.")
