@@ -1,7 +1,6 @@
 """A tokenizer of bytes, and a language model of one table: what the room asks of transformers, without it."""
 
 import re
-from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +12,19 @@ from tacita.finetune.text_run import Prepared
 
 MARKS = {"<|end|>": 0, "<|user|>": 1, "<|assistant|>": 2}
 FIRST = len(MARKS)  # the token of byte 0
+
+
+MARKED = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+TEMPLATES = {
+    "marks": MARKED,
+    "refuses": "{{ raise_exception('no system turns here.') }}",
+    "alternates": "{% for m in messages %}{% if loop.previtem is defined and loop.previtem.role == m.role %}"
+    "{{ raise_exception('two turns of one role') }}{% endif %}{% endfor %}" + MARKED,
+    "counts": "[{{ messages | length }} turns]" + MARKED,
+}
 
 
 class Tokenizer:
@@ -38,16 +50,7 @@ class Tokenizer:
         return {"input_ids": [token for part in ids for token in part]}
 
     def get_chat_template(self):
-        return self.chat_template
-
-    def apply_chat_template(self, said, chat_template, tokenize, add_generation_prompt):
-        if self.chat_template == "refuses":
-            raise ValueError("no system turns here.")
-        if self.chat_template == "alternates" and any(a["role"] == b["role"] for a, b in pairwise(said)):
-            raise ValueError("two turns of one role")
-        head = f"[{len(said)} turns]" if self.chat_template == "counts" else ""
-        words = "".join(f"<|{one['role']}|>{one['content']}<|end|>" for one in said)
-        return head + words + "<|assistant|>" * add_generation_prompt
+        return TEMPLATES.get(self.chat_template, self.chat_template)
 
 
 def spell(text):
