@@ -162,6 +162,15 @@ def test_no_template_writes_what_another_process_or_record_would_change(part, wh
     assert not any(re.search(r"0x[0-9a-f]{6}|<built-in|<function|<class|<generator", one) for one in found), found
 
 
+@pytest.mark.parametrize(
+    ("template", "why"),
+    [("refuses", "no system turns here"), ("{% if %}", "Expected an expression"), ("{{ a.b }}", "a")],
+)
+def test_a_template_that_refuses_a_conversation_says_so_in_words(template, why):
+    with pytest.raises(ValueError, match=why):
+        written(Words(template), [{"role": "user", "content": "x"}], asks=True)
+
+
 def test_what_templates_of_the_field_use_is_served():
     words = Words(
         "{%- set ns = namespace(first=true) -%}{% for m in messages %}{% if m.content is string and 'a' in m.content %}"

@@ -1,7 +1,7 @@
 """Payment: a session pays for what it was registered for, and for nothing else."""
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ import torch
 import tacita
 from tacita.accounting import FullBatchLaw, GaussianSumEvent
 from tacita.errors import LedgerError, ResumeError
-from tacita.oracles.payment import Payment
+from tacita.oracles.payment import Payment, _changes
 
 FIRST, SECOND = (part.part for part in tacita.split((torch.zeros(10),), [5, 5]))
 OWN, SETTINGS = {"shapes": [3]}, {"lr": 0.1}
@@ -69,6 +69,16 @@ def test_another_session_does_not(options, other, named):
         ) as refusal:
             session_of(handed_in, payee, **other)
         assert re.findall(r"(\w+) was (?!registered)", str(refusal.value)) == named
+
+
+@dataclass(eq=False)
+class EqualInItsFields:
+    noise_std: float = 1.0
+
+
+def test_what_differs_in_no_field_is_another_all_the_same():
+    assert _changes("event", EqualInItsFields(), EqualInItsFields())
+    assert not _changes("event", gaussian(1.0), gaussian(1.0))
 
 
 @pytest.mark.parametrize("settings", [{"lr": 0.2}, {}, None])

@@ -134,12 +134,13 @@ def unchanged(run: str) -> "Checked":
     Raises:
         TacitaError: Something was changed, the statement does not follow from the ledger, or the noise's key is there.
     """
+    from tacita.runs.folder import RunFolder
     from tacita.tables import check_run
     from tacita.tables.run_check import SECRETS
 
     checked = check_run(run)
     if checked.faults:
         raise TacitaError(f"{run!r} was changed since it was finished: {'; '.join(checked.faults)}.")
-    if SECRETS in checked.notes:
+    if RunFolder(Path(run)).holds_secrets:
         raise TacitaError(SECRETS)
     return checked

@@ -23,7 +23,7 @@ from tacita.tables.source import is_failure, private_rows
 IGNORED = -100  # the label of a position that is no target
 _LETTERS = 64  # a text is cut to so many letters a token before it is encoded
 _PLAIN = {"add_special_tokens": False, "split_special_tokens": True, "return_attention_mask": False, "verbose": False}
-TRIALS = 20  # after which a tokenizer that draws has most likely written another text in another way
+_TRIALS = 20  # after which a tokenizer that draws has most likely written another text in another way
 PUBLIC = "The quick brown fox jumps over 26 lazy dogs. " * 40  # encoded time and again before any record
 _TURNS = 256  # of a conversation that are read: a template writes each of them anew for each answer
 _TURN = 200  # letters of which a turn takes the memory, be it empty
@@ -99,7 +99,7 @@ class TokenEncoder:
         if not self.tokenizer("a", **_PLAIN)["input_ids"]:
             raise ValueError("the tokenizer has no token for 'a': are all of its files in MODEL?")
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
-        drawn = len({repr(self._encoded([PUBLIC])) for _ in range(TRIALS)}) > 1
+        drawn = len({repr(self._encoded([PUBLIC])) for _ in range(_TRIALS)}) > 1
         if drawn or getattr(getattr(backend, "model", None), "dropout", None):
             raise ValueError("the tokenizer draws at random (dropout or sampling among its settings): take that out.")
         object.__setattr__(self, "_begin", [begin] if begin is not None and [*written[:1]] == [begin] else [])

@@ -1,9 +1,9 @@
 """Chat templates that write texts and numbers alone: nothing that is other in another process, or beside other records.
 
-A method that is not called, a generator or a function would be written as an address of memory, a set in an order of
-its own. Here a template holds none: what is looked up, called or filtered comes back as a text, a number, or a list or
-mapping of these, and a method or a function can be called and nothing else. Draws and clocks are left out; the date is
-a fixed one.
+A method that is not called, a generator or a function would be written as an address of memory, a set of the keys of a
+mapping in an order of its own. Here a template holds none: what is looked up, called or filtered comes back as a text,
+a number, or a list or mapping of these (keys, too, are a list), and a method or a function can be called and nothing
+else. Draws and clocks are left out; the date is a fixed one.
 """
 
 import json
@@ -40,9 +40,7 @@ def _plain(value: Any) -> Any:
     """Return a value as a template may hold it."""
     if isinstance(value, _PLAIN) or not (callable(value) or isinstance(value, Iterable)):
         return value
-    if isinstance(value, (set, frozenset)):
-        raise TemplateError("it makes a set, which has another order in another process")
-    return _Callable(value) if callable(value) and not isinstance(value, Iterable) else list(value)
+    return list(value) if isinstance(value, Iterable) else _Callable(value)
 
 
 def _filter(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -102,7 +100,10 @@ def rendered(template: str, messages: list, *, asks: bool, tokens: Mapping[str, 
         tokens: Special tokens by name, such as ``bos_token``.
 
     Raises:
-        TemplateError: The template fails, or writes what is no text and no number.
+        ValueError: The template refuses the conversation or is none, or writes what is no text and no number.
     """
     more = {"tools": None, "documents": None, "add_generation_prompt": asks}
-    return _compiled(template).render(**{**tokens, **more, "messages": messages})
+    try:
+        return _compiled(template).render(**{**tokens, **more, "messages": messages})
+    except TemplateError as error:
+        raise ValueError(str(error)) from None

@@ -270,10 +270,11 @@ def under_conditions(event: Event, conditions: Iterable[str]) -> Event:
 
 
 def _changes(name: str, before: Any, now: Any) -> list[str]:
-    """Say what differs, field by field where both are of one kind."""
+    """Say what differs, field by field where both are of one kind; never nothing of what is not equal."""
     if before == now:
         return []
+    found: list[str] = []
     if type(before) is type(now) and is_dataclass(now):
         names = [field.name for field in fields(now)]
-        return [one for name in names for one in _changes(name, getattr(before, name), getattr(now, name))]
-    return [f"{name} was {before!r} and is {now!r}"]
+        found = [one for name in names for one in _changes(name, getattr(before, name), getattr(now, name))]
+    return found or [f"{name} was {before!r} and is {now!r}"]

@@ -106,6 +106,14 @@ def test_a_tensor_of_another_pass_is_refused():
         recorded(lambda inputs: [inputs[0] * kept[0]], [X])
 
 
+@pytest.mark.parametrize("of_a_record", [False, True])
+def test_a_tensor_without_memory_of_its_own_is_refused(of_a_record):
+    """What shares its values is not known, and so not what writes them."""
+    kept = torch.eye(4).to_sparse()
+    with pytest.raises(NotImplementedError, match="Cannot access storage"):
+        recorded(lambda inputs: [inputs[0] @ (inputs[0][:4].to_sparse() if of_a_record else kept).to_dense()], [X])
+
+
 def test_an_operator_that_failed_is_not_in_the_list():
     def function(inputs):
         with contextlib.suppress(RuntimeError):

@@ -140,15 +140,13 @@ def recorded(function: Callable[[list[Tensor]], Sequence[Tensor]], given: Sequen
 
 
 def _layout(tensor: Tensor) -> Layout:
-    try:
-        return Layout(tensor.shape, tensor.stride(), tensor.dtype, tensor.untyped_storage())
-    except (RuntimeError, NotImplementedError):  # it has no memory of its own: sparse, say
-        return Layout(tensor.shape, (), tensor.dtype, object())
+    """Return the layout of a tensor; one without memory of its own (sparse, say) raises, as its writers are unknown."""
+    return Layout(tensor.shape, tensor.stride(), tensor.dtype, tensor.untyped_storage())
 
 
 def memory(value: Any) -> int:
     """Return what the layouts of two tensors have in common if they share memory; some operators do not say so."""
-    return getattr(value.memory, "_cdata", id(value.memory)) if isinstance(value, Layout) else 0
+    return value.memory._cdata if isinstance(value, Layout) else 0
 
 
 def _simplify(graph: Graph) -> None:
