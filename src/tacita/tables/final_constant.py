@@ -24,9 +24,9 @@ OF_A_RARE_CLASS = "constant = corrected after the training for what clipping tak
 
 def set_constant(model: nn.Module, preprocessing: Preprocessing, settings: TableSettings, max_grad_norm: float) -> None:
     """Correct the constant of a linear or additive model: for a mean, or for a rare class."""
-    target, weights = preprocessing.encoder.target, model.state_dict()
     if not isinstance(model, nn.Linear):
         return
+    target, weights = preprocessing.encoder.target, model.state_dict()
     with torch.no_grad():
         if isinstance(target, NumberTarget) and target.log:
             model.bias.add_(mean_shift(preprocessing, weights))
