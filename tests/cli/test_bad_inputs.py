@@ -107,7 +107,7 @@ SAYS = {
     "finetune missing l.jsonl --epsilon 8 --delta 1e-6 --rows 1000 --output f": "DATA must be a file of JSON lines",
     "finetune missing l.jsonl --epsilon 8 --delta 1e-6 --rows 999.5 --output f": "Invalid value for --rows",
     "generate full --prompt x": "'full' holds no finished run",
-    "generate full --prompt x --temperature -1": "temperature must be >= 0, got -1.",
+    "generate full --prompt x --temperature -1": "temperature must be 0, or from 0.01 to 100, got -1.",
     "generate full --file x --output full/y": "output lies in RUN, whose files are under a seal: give a file",
     "federate simulate missing.toml": "config must be a readable text file, got 'missing.toml'.",
 }
