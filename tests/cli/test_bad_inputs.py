@@ -86,6 +86,7 @@ SAYS = {
     TRAIN + " --schema bounds.toml": "schema 'bounds.toml'",
     "predict": "run is missing: give the folder of a run",
     "predict full table.csv": "'full' holds no finished run",
+    "predict full table.csv --output full/p.csv": "output must lie outside of what is read ('full'), got 'full/p.csv'.",
     "statement full": "'full' holds no finished run",
     "statement missing": "there is no folder 'missing': give that of a finished run.",
     "show missing": "'missing' holds no run: give the --output of a training.",
@@ -97,6 +98,7 @@ SAYS = {
     "sign full": "key is missing: give --key FILE, your Ed25519 private key.",
     "check missing.csv": "data must be a file that exists, got 'missing.csv'.",
     "check empty.csv": "data is empty: the file must have a header line with the columns' names",
+    "schema table.csv --output table.csv": "output must lie outside of what is read ('table.csv'), got 'table.csv'.",
     "schema missing.csv": "data must be a file that exists, got 'missing.csv'.",
     "schema d.parquet": "data must be a readable Parquet file, got 'd.parquet'.",
     "noise": "sample_rate is missing",
@@ -108,7 +110,7 @@ SAYS = {
     "finetune missing l.jsonl --epsilon 8 --delta 1e-6 --rows 999.5 --output f": "Invalid value for --rows",
     "generate full --prompt x": "'full' holds no finished run",
     "generate full --prompt x --temperature -1": "temperature must be 0, or from 0.01 to 100, got -1.",
-    "generate full --file x --output full/y": "output lies in RUN, whose files are under a seal: give a file",
+    "generate full --file x --output full/y": "output must lie outside of what is read ('full'), got 'full/y'.",
     "federate simulate missing.toml": "config must be a readable text file, got 'missing.toml'.",
 }
 

@@ -254,5 +254,5 @@ def test_generate_refuses_no_tokens_and_its_own_prompts_as_output(tmp_path):
     with pytest.raises(ValueError, match="max_new_tokens must be >= 1"):
         generate(tmp_path / "run", prompt="a", max_new_tokens=0)
     (tmp_path / "q.jsonl").write_text("{}")
-    with pytest.raises(ValueError, match="output is the file of the prompts"):
+    with pytest.raises(ValueError, match="output must lie outside of what is read"):
         generate(tmp_path / "run", file=tmp_path / "q.jsonl", output=tmp_path / "." / "q.jsonl")

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from tacita._counted import counted
 from tacita._files import replace_durably
 from tacita.cli.names import names_of
-from tacita.cli.outputs import exit_code, say_written, write_bytes
+from tacita.cli.outputs import check_file, exit_code, say_written, write_bytes
 from tacita.errors import DataStructureError
 from tacita.finetune.settings import RecordSettings
 from tacita.tables.settings import TEXT_FORMAT, file_format, flags, read_text
@@ -60,6 +60,7 @@ def predict(
     from tacita.tables import load, predict_file
     from tacita.tables.predict import predicted_pieces
 
+    check_file("output", output, (run, data))
     model = load(run, trust_code=trust_code)
     if model.written:
         print(model.statement["headline"], file=sys.stderr)
@@ -130,6 +131,7 @@ def schema(
     from tacita.tables.drafting import draft
     from tacita.tables.readers import read_table
 
+    check_file("output", output, (data,))
     reading = _resolved(text)
     found = draft(read_table(data, reading), reading, target=target)
     if output is None:

@@ -18,19 +18,26 @@ NO_GUARANTEE = 1  # exit code: something was changed or refuted, or the verdict 
 PAGES = (".html", ".htm")
 
 
-def check_file(name: str, path: str | os.PathLike[str] | None) -> None:
+def check_file(
+    name: str, path: str | os.PathLike[str] | None, inputs: Iterable[str | os.PathLike[str] | None] = ()
+) -> None:
     """Raise ``ValueError`` unless the file can be written; ``None`` means that no file is wanted.
 
     Args:
         name: Name of the option, for the message.
         path: The option's value.
+        inputs: Files and folders that are read, and stay as they are.
 
     Raises:
-        ValueError: Its folder is missing or cannot be written, or it is a folder itself.
+        ValueError: Its folder is missing or cannot be written, it is a folder itself, or it is one of the inputs or
+            lies in one.
     """
     if path is None:
         return
     given, folder = str(path), Path(path).absolute().parent
+    for one in inputs:
+        if one is not None and Path(path).resolve().is_relative_to(Path(one).resolve()):
+            raise ValueError(f"{name} must lie outside of what is read ({str(one)!r}), got {given!r}.")
     if Path(path).is_dir():
         raise ValueError(f"{name} must be a file, got the folder {given!r}: add a file name.")
     if not folder.is_dir():

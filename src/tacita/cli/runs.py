@@ -101,7 +101,7 @@ def explain_run(
     from tacita.tables.shapes import SOURCE, in_json, largest_terms, least_rows, shape_in_words, units
     from tacita.tables.table_model import load
 
-    check_file("output", output)
+    check_file("output", output, (run,))
     model = load(run, trust_code=trust_code)
     one = None if column is None else model.shape(column)
     if json or output is not None:

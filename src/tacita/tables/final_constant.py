@@ -1,4 +1,4 @@
-"""The constant of a linear model once it is trained: corrected by what was bought, at no cost."""
+"""The constant of a linear or additive model once it is trained: corrected by what was bought, at no cost."""
 
 from collections.abc import Mapping
 
@@ -8,6 +8,7 @@ from scipy.optimize import brentq
 from scipy.special import expit
 from torch import Tensor, nn
 
+from tacita.tables.additive import row_weight
 from tacita.tables.features import ArrayPiece, NumberTarget, ScatteringPiece
 from tacita.tables.findings import RARE
 from tacita.tables.preprocessing import Preprocessing
@@ -31,16 +32,17 @@ def set_constant(model: nn.Module, preprocessing: Preprocessing, settings: Table
         if isinstance(target, NumberTarget) and target.log:
             model.bias.add_(mean_shift(preprocessing, weights))
         elif corrects_clipping(preprocessing, settings):
-            shift = clipping_shift(preprocessing, weights, max_grad_norm)
+            weight = row_weight(preprocessing.encoder, max_grad_norm) if settings.model == "additive" else 1.0
+            shift = clipping_shift(preprocessing, weights, max_grad_norm / weight)
             model.bias.add_(torch.tensor([-shift / 2, shift / 2]))
 
 
 def corrects_clipping(preprocessing: Preprocessing, settings: TableSettings) -> bool:
     """Return whether the constant is corrected for clipping: two classes, one rare by bought counts, and no weights."""
     counts, pieces = preprocessing.label_counts, preprocessing.encoder.pieces
-    plain = preprocessing.model.name == "linear" and not (settings.balanced or settings.feedback)
     return (
-        plain
+        preprocessing.model.name in ("linear", "additive")
+        and not (settings.balanced or settings.feedback)
         and len(counts) == len(preprocessing.encoder.classes) == 2
         and min(counts.values()) < RARE * preprocessing.rows
         and not any(isinstance(one, ArrayPiece | ScatteringPiece) for one in pieces)
