@@ -37,6 +37,18 @@ def test_a_plain_backward_adds_nothing_to_a_release(problem, make_oracle, device
     assert model.weight.grad.abs().sum() > 0
 
 
+def test_a_release_in_inference_mode_is_one_as_ever(problem, make_oracle):
+    model, loss_fn, data = problem
+    oracle, optimizer = make_oracle(), torch.optim.SGD(model.parameters(), lr=0.1)
+    with torch.inference_mode():
+        oracle.backward()
+    if model.weight.is_cpu:  # an exception in any hook aborts the process on the simulated device
+        with pytest.raises(RuntimeError, match=r"delete loss\.backward\(\)"):
+            loss_fn(model, data).mean().backward()
+    optimizer.step()
+    oracle.backward()
+
+
 def test_a_plain_backward_adds_nothing_after_the_model_has_moved_either(problem):
     """Autograd adds up elsewhere then."""
     model, (x, y) = torch.nn.Linear(4, 1), problem[2]

@@ -19,6 +19,7 @@ from tacita.gradients.probe import ROWS, evaluating, row
 from tacita.gradients.program import ProgramEngine, Programs
 from tacita.gradients.program.allowed import line_of
 from tacita.gradients.program.batching import NO_RULE
+from tacita.gradients.program.surroundings import plain_autograd
 from tacita.gradients.seeds import generators_kept, seeded
 from tacita.gradients.weighted_sums import round_up, wide
 
@@ -73,7 +74,7 @@ class MethodChoice:
             _check_repeats(LoopEngine(model, loss_fn, params, [], torch.arange(0), seed=1), probe)
         if self.programs is None:
             return
-        with refusing(self.method):
+        with refusing(self.method), plain_autograd():
             drawing = self.programs.program(params)[0].draws
             reason = self._obstacle(model, loss_fn, params, probe, drawing=drawing) if probe is not None else ""
             if reason:

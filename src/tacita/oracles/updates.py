@@ -90,7 +90,7 @@ class Updates:
         node, kind = self._watched.get(name, (None, None))
         if is_dtensor(parameter) or (getattr(node, "variable", None) is parameter and kind == _kind(parameter)):
             return
-        with torch.enable_grad():
+        with torch.inference_mode(mode=False), torch.enable_grad():
             node = parameter.view_as(parameter).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
         node.register_prehook(partial(_refuse_sum, weakref.ref(self), name, weakref.ref(parameter)))
         self._watched[name] = node, _kind(parameter)  # the hook goes with the node

@@ -85,6 +85,17 @@ def test_modes_around_a_query_are_of_no_effect(around):
     torch.testing.assert_close(total(source, rows, around), total(source, rows), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("around", [torch.no_grad, torch.inference_mode, torch.autograd.detect_anomaly])
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+def test_modes_of_autograd_around_the_tracing_are_of_no_effect(around):
+    torch.manual_seed(1)
+    model, data, rows = Model(out), records(), np.arange(7)
+    with around():
+        source = NetworkSource(model, loss, data, method="program")
+    found = total(NetworkSource(model, loss, data, method="program"), rows)
+    torch.testing.assert_close(total(source, rows), found, rtol=0, atol=0)
+
+
 def test_seeds_around_a_query_are_of_no_effect():
     torch.manual_seed(1)
     source = NetworkSource(

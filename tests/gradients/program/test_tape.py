@@ -283,6 +283,10 @@ REFUSED = {
     "hooked_unseen": ("a hook is put on", hooked_unseen),
     "eval": ("eval is no function of PyTorch's", evaluated),
     "noise_of_a_seed": ("sets a seed, or draws numbers", noise_of_a_seed),
+    "draws_inside": (
+        r"test_tape.py:\d+: the model or the loss sets a seed, or draws numbers",
+        lambda m, b: F.fractional_max_pool2d(m(b[0])[:, None, None], 1, output_size=(1, 2)).sum((1, 2, 3)),
+    ),
     "script": ("runs TorchScript", lambda m, b: torch.jit.script(nn.Softplus())(m(b[0])).sum(1)),
     "no_batching_rule": (
         r"no batching rule for multi_margin_loss \(test_tape.py:\d+\)",

@@ -22,6 +22,7 @@ from tacita.gradients.processes import is_dtensor
 from tacita.gradients.program.recorded_calls import RecordedCall
 from tacita.gradients.program.run import Program, plain_tensors_only
 from tacita.gradients.program.run import build as of_gradients
+from tacita.gradients.program.surroundings import plain_autograd
 from tacita.gradients.program.trace import fixed_tensors
 from tacita.gradients.references import references
 from tacita.gradients.rules.derived import Derivations
@@ -161,7 +162,7 @@ class Programs:
             UnsupportedModuleError: The network cannot be written down; or an attribute of a module has changed since
                 the program of this state was traced.
         """
-        with IN_TURN:
+        with IN_TURN, plain_autograd():
             tree = ModuleTree(self._model)
             fixed = fixed_tensors(tree, params)
             inputs = [*params.values(), *fixed.values()]

@@ -77,6 +77,18 @@ def nothing_drawn() -> Iterator[None]:
 
 
 @contextmanager
+def plain_autograd() -> Iterator[None]:
+    """Take gradients as PyTorch does by default: in no inference mode, without a search for anomalies."""
+    threads = torch._C._is_multithreading_enabled()
+    with (
+        torch.inference_mode(mode=False),
+        torch.autograd.set_multithreading_enabled(mode=threads),  # as it was: leaving inference mode sets it
+        torch.autograd.set_detect_anomaly(mode=False),
+    ):
+        yield
+
+
+@contextmanager
 def quiet() -> Iterator[None]:
     """Keep PyTorch from logging a failure that the exception tells already."""
     loggers = [logging.getLogger(name) for name in ("torch._subclasses.fake_tensor", "torch.fx.experimental")]

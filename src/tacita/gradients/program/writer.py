@@ -424,7 +424,7 @@ class _Context(FunctionCtx):
         return self.to_save
 
 
-class _DrawsError(Exception):
+class _DrawsError(UnsupportedModuleError):
     """A function draws at random, and no tensor of the record enters."""
 
 
@@ -451,7 +451,7 @@ class _Below(TorchDispatchMode):
                 if not torch.equal(torch.default_generator.get_state(), self._begun):
                     raise UnsupportedModuleError(SEED_SET)
                 if not any(isinstance(one, FakeTensor) for one in tensors_of((args, kwargs))):
-                    raise _DrawsError
+                    raise _DrawsError(f"{code_line()}: {SEED_SET}")
         given = _named(func, args, kwargs)
         for one in tensors_of([given[name] for _, name in written(func) if name in given]):
             self._writer.check_written(one)
