@@ -1,9 +1,7 @@
 """Shapes of a linear model: what each column adds, from weights and purchases alone."""
 
 import json
-from itertools import pairwise
 
-import msgspec
 import numpy as np
 import pytest
 import torch
@@ -14,7 +12,7 @@ from tacita.tables import Encoder, Survey, train_table
 from tacita.tables.features import BinsPiece, CategoryPiece, ClassTarget, Logarithm, NumberPiece, NumberTarget
 from tacita.tables.models import ModelSpec
 from tacita.tables.preprocessing import Preprocessing
-from tacita.tables.refinement import bounds, read_refinement
+from tacita.tables.refinement import FINE_BINS, read_refinement
 from tacita.tables.shapes import Shape, largest_terms, least_rows, shapes
 from tacita.tables.survey import Bin, Facts
 
@@ -51,29 +49,38 @@ def test_a_shape_is_the_sum_of_a_columns_features_less_its_mean():
 
 
 @pytest.mark.parametrize(
-    ("value", "bin", "edges", "counts", "expected"),
+    ("value", "bin", "counts", "expected"),
     [
-        ("-1", Bin(-2, -1, 90.0), (-1.995, -1.5, -1.005), (10, 90), {"up to -1.5": 10, "-1": 90}),
-        ("7", Bin(0, 4, 90.0), (0.02, 2, 3.98), (60, 95), {"up to 2": 60, "2 and above": 5, "7": 90}),
-        ("0", Bin(0, 0, 90.0), (0, 0, 5e-324, 5e-324), (5, 90, 8), {"below 0": 5, "0": 90, "above 0": 8}),
+        ("-1", Bin(-2, -1, 90.0), (10, 90), {"up to -1.98": 10, "-1": 90}),
+        ("7", Bin(0, 4, 90.0), (60, 95), {"up to 0.08188": 60, "3.918 and above": 5, "7": 90}),
+        ("0", Bin(0, 0, 90.0), (5, 98), {"0": 90, "other numbers": 13}),
     ],
 )
-def test_a_row_is_in_one_cell_and_end_bins_hold_what_lies_beyond_them(value, bin, edges, counts, expected):
+def test_a_row_is_in_one_cell_and_end_bins_hold_what_lies_beyond_them(value, bin, counts, expected):
     """Else a value beyond the last edge counts twice, and its column looks important; and 5e-324 is shown."""
-    fine = tuple(Bin(*ends, count) for ends, count in zip(pairwise(edges), counts, strict=True))
-    assert bounds((bin,)) == pytest.approx((edges[0], edges[-1]))
-    fine = (
-        msgspec.structs.replace(fine[0], lower=bounds((bin,))[0]),
-        *fine[1:-1],
-        msgspec.structs.replace(fine[-1], upper=bounds((bin,))[1]),
-    )
-    facts = Facts(column="age", kind="number", missing=0.0, bins=(bin,), values=((value, 90.0),), fine=fine)
+    facts = Facts(column="age", kind="number", missing=0.0, bins=(bin,), values=((value, 90.0),))
     survey = Survey(rows=100.0, columns=(facts,), noise_std=1.0, threshold=5.0)
+    survey = read_refinement(survey, np.array([[counts[0], *[0] * (FINE_BINS - 2), counts[1]]]), 1.0)
     encoder = Encoder(pieces=(AGE, CategoryPiece(column="age", values=(value,))), target=LOG, missing=("",))
     model = ModelSpec.of("linear", None, encoder)
     weights = {"weight": torch.tensor([[1.0, 0.5, 2.0, 0.0]])}
     (age,) = shapes(Preprocessing(encoder=encoder, survey=survey, model=model, rows=100.0), weights)
     assert dict(zip(age.cells, age.rows, strict=True)) == expected
+
+
+def test_rows_that_noise_hid_are_in_the_shape():
+    """Of 1,000 rows noise hid all but those of one end bin: the step above it decides, and is shown."""
+    facts = Facts(column="x", kind="number", missing=0.0, bins=(Bin(1.0, 2.0, 200.0),))
+    survey = Survey(rows=1000.0, columns=(facts,), noise_std=10.0, threshold=50.0)
+    survey = read_refinement(survey, np.array([[800.0, *[3.0] * (FINE_BINS - 1)]]), 10.0)
+    piece = NumberPiece(column="x", lower=1.005, upper=1.02, centre=1.0125, scale=0.005)
+    encoder = Encoder(pieces=(piece,), target=LOG, missing=("",))
+    made = Preprocessing(encoder=encoder, survey=survey, model=ModelSpec.of("linear", None, encoder), rows=1000.0)
+    (shape,) = shapes(made, {"weight": torch.tensor([[2.0]])})
+    assert sum(shape.rows) == pytest.approx(1000)
+    assert (shape.cells[0], shape.cells[-1]) == ("up to 1.02", "1.98 and above")
+    assert shape.values[-1][0] - shape.values[0][0] == pytest.approx(2.0 * 3 * 0.5)
+    assert shape.importance == pytest.approx(3 * (0.8 * 0.2) ** 0.5, rel=1e-6)
 
 
 def test_units_are_those_of_the_target_or_its_logarithm():
@@ -92,8 +99,8 @@ def test_declared_columns_have_shapes_without_counts():
     assert any(line.startswith("age") for line in largest_terms((age, kind), 1.0))
 
 
-@pytest.mark.parametrize(("others", "highest"), [(1.0, "+2 (b)"), (20.0, "+3 (other)")])
-def test_an_end_is_no_cell_that_may_be_empty(others, highest):
+@pytest.mark.parametrize(("others", "highest"), [(1.0, "+3 (other, few rows or none)"), (20.0, "+3 (other)")])
+def test_an_end_that_may_be_empty_is_marked(others, highest):
     shape = Shape(column="c", cells=("a", "b", "other"), rows=(50.0, 30.0, others), values=((-1.0,), (2.0,), (3.0,)))
     (line,) = largest_terms((shape,), 10.0)
     assert line.endswith(f"-1 (a); {highest}")
@@ -122,7 +129,7 @@ def test_a_date_is_not_moved_by_its_digits():
     model = ModelSpec.of("additive", None, encoder)
     weights = {"weight": torch.zeros(1, piece.width)}
     (shape,) = shapes(Preprocessing(encoder=encoder, survey=survey, model=model, rows=200.0), weights)
-    assert shape.cells == ("17733 to 17986.6", "17986.6 to 18240")
+    assert shape.cells == ("up to 17733", "17733 to 17986.6", "17986.6 to 18240", "18240 and above")
 
 
 def test_explain(settings, table, capsys):

@@ -21,13 +21,14 @@ from tacita.tables.encoder_rules import Piece
 from tacita.tables.encoding import Encoder
 from tacita.tables.features import ArrayPiece, BinsPiece, CategoryPiece, NumberPiece, NumberTarget, ScatteringPiece
 from tacita.tables.preprocessing import Preprocessing
-from tacita.tables.refinement import FINE_BINS, best_bins, bounds, refined_columns
+from tacita.tables.refinement import FINE_BINS, best_bins, bins_of_all_rows, refined_columns
 from tacita.tables.survey import Bin, Facts, Survey, cut
 from tacita.tables.table import NumberColumn, TextColumn
 
 EVEN = 32  # points of a number whose bounds are declared, of which no counts are bought
 MISSING, OTHER = "missing", "other"
 SOURCE = "from releases alone, at no cost; a date is a number of days since 1970-01-01"
+LARGEST = float(np.finfo(np.float64).max)  # stands for infinity
 NO_NUMBER = (math.nan, math.nan)  # the bounds of such cells
 
 
@@ -37,7 +38,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         column: Its name.
         cells: Cells in words: a number's bin, a value, ``other`` or ``missing``.
-        rows: Bought number of rows of each cell; all equal if nothing was bought about the column.
+        rows: Number of rows of each cell, by what was bought; all equal if nothing was bought about the column.
         values: Of each cell, one number an output, shape (cells, outputs); the mean over ``rows`` is 0.
         bought: Whether ``rows`` were bought.
     """
@@ -101,7 +102,7 @@ class ShapeCells(NamedTuple):
 
     Attributes:
         words: The cells in words.
-        rows: Bought number of rows of each, above 0; ones if nothing was bought.
+        rows: Number of rows of each, by what was bought; ones if nothing was bought.
         bounds: Bounds of each, shape (cells, 2); NaN for what is no number.
         features: Of each piece of the column, shape (cells, width).
         bought: Whether anything was bought about the column.
@@ -132,7 +133,11 @@ def cells_of(preprocessing: Preprocessing, pieces: Sequence[Piece]) -> ShapeCell
         return ShapeCells(words, np.array(rows), np.array(bounds), [features], True)
     if isinstance(number, NumberPiece):
         even = np.linspace(number.lower, number.upper, EVEN).tolist()
-        found = [(f"{x:.4g}", (x, x), 1.0) for x in even] if facts is None else _bins_and_values(facts, values)
+        found = (
+            [(f"{x:.4g}", (x, x), 1.0) for x in even]
+            if facts is None
+            else _bins_and_values(facts, values, preprocessing.rows)
+        )
         if facts is not None and facts.missing >= 1:
             found.append((MISSING, NO_NUMBER, facts.missing))
     else:
@@ -144,7 +149,7 @@ def cells_of(preprocessing: Preprocessing, pieces: Sequence[Piece]) -> ShapeCell
             (OTHER, NO_NUMBER, others),
         ]
     words, bounds, rows = zip(*found, strict=True)
-    middle = np.mean(bounds, axis=1)
+    middle = np.clip(np.mean(bounds, axis=1), -LARGEST, LARGEST)
     if values:
         texts = [
             word if word in values else "" if math.isnan(x) else repr(x)
@@ -164,44 +169,48 @@ def _bins_of(piece: BinsPiece, facts: Facts) -> list[tuple[int, str, tuple[float
     words, bounds = [*words, "0", MISSING], [*pairwise(edges), (0.0, 0.0), NO_NUMBER]
     rows = masses(piece, facts)
     order = [*np.argsort(positions(piece)).tolist(), piece.width - 1]
-    found = [(place, words[place], bounds[place], float(rows[place])) for place in order if rows[place] >= 1]
-    return found or [(0, "any", bounds[0], 1.0)]
+    bought = [place for place in order if rows[place] >= 1 or place <= len(piece.edges)]  # all bins of numbers
+    return [(place, words[place], bounds[place], float(rows[place])) for place in bought]
 
 
-def _bins_and_values(facts: Facts, values: Sequence[str]) -> list[tuple[str, tuple[float, float], float]]:
-    """Return (words, bounds, rows) of the bins of a number, and of values that have features of their own."""
+def _bins_and_values(facts: Facts, values: Sequence[str], rows: float) -> list[tuple[str, tuple[float, float], float]]:
+    """Return (words, bounds, rows) of bins that hold all rows of a number, and of values with features of their own."""
     counts, (numbers, kinds) = dict(facts.values), TextColumn.of(values, "string").numbers(())
     own = [
         (value, float(x), max(counts.get(value, 0.0), 1.0))
         for value, x, kind in zip(values, numbers, kinds, strict=True)
         if kind == NUMBER
     ]
-    found, bins = [(value, (x, x), rows) for value, x, rows in own], best_bins(facts)
-    refined = bins is facts.fine  # its end bins hold what lies beyond them, too; of the others a bin may be one point
-    low, high = bounds(facts.bins) if refined else (math.nan, math.nan)
+    found, bins = [(value, (x, x), rows) for value, x, rows in own], _all_bins(facts, rows)
+    if len(bins) > 1 and best_bins(facts) is facts.fine:  # the end bins hold what lies beyond them, too
+        bins[0] = msgspec.structs.replace(bins[0], lower=-math.inf)
+        bins[-1] = msgspec.structs.replace(bins[-1], upper=math.inf)
     for bin in bins:
-        inside = sum(
-            rows
-            for _, x, rows in own
-            if bin.lower <= x < bin.upper
-            or (x == bin.lower and not refined)
-            or (x < low and bin.lower == low)
-            or (x >= high and bin.upper == high)
-        )
-        if bin.count - inside >= 1:
-            found.append((_bin_in_words(bin, low, high), (bin.lower, bin.upper), bin.count - inside))
+        inside = sum(rows for _, x, rows in own if bin.lower <= x < bin.upper or x == bin.lower == bin.upper)
+        if bin.count > inside:
+            words = _between(bin.lower, bin.upper)
+            words = "other numbers" if words in values else words
+            found.append((words, (bin.lower, bin.upper), bin.count - inside))
     return sorted(found, key=lambda one: sum(one[1])) or [("any", (0.0, 0.0), 1.0)]
 
 
-def _bin_in_words(bin: Bin, low: float, high: float) -> str:
-    """Return the numbers of a bin, one of a refinement if ``low`` and ``high`` are its bounds.
+def _all_bins(facts: Facts, rows: float) -> list[Bin]:
+    """Return bins that hold all of ``rows`` but missing cells: what no bought count tells of is spread over empty ones.
 
-    Where all counts lay in one point, ``high`` is the next number above ``low``, which no reader can tell from it.
+    Nothing lies outside of refined bins. Zeros are in a bin of theirs, or in that of a refinement.
     """
-    if high == math.nextafter(low, math.inf):
-        side = "" if bin.lower < bin.upper else "below " if bin.lower == low else "above "
-        return f"{side}{_bound(low, 0.0)}"
-    return _between(-math.inf if bin.lower == low else bin.lower, math.inf if bin.upper == high else bin.upper)
+    bins, refined = list(bins_of_all_rows(facts)), best_bins(facts) is facts.fine
+    zeros = [bin for bin in facts.bins if bin.lower == bin.upper]
+    known = sum(bin.count for bin in [*bins, *zeros])
+    free = sum(bin.upper - bin.lower for bin in bins if not bin.count)
+    rest = max(rows - facts.missing - known, 0.0) / free if free else 0.0
+    found = [bin if bin.count else Bin(bin.lower, bin.upper, rest * (bin.upper - bin.lower)) for bin in bins]
+    if not refined:
+        return sorted([*found, *zeros], key=lambda bin: bin.lower + bin.upper)
+    nulls = sum(bin.count for bin in zeros)
+    around = max((place for place, bin in enumerate(found) if bin.lower <= 0), default=0)
+    found[around] = Bin(found[around].lower, found[around].upper, found[around].count + nulls)
+    return found
 
 
 def _between(low: float, high: float) -> str:
@@ -210,7 +219,7 @@ def _between(low: float, high: float) -> str:
     if math.isinf(high):
         return f"{_bound(low, abs(low))} and above"
     ends = [_bound(one, high - low) for one in (low, high)]
-    return ends[0] if low == high else " to ".join(ends)
+    return ends[0] if high <= math.nextafter(low, math.inf) else " to ".join(ends)  # which no reader can tell
 
 
 def _bound(value: float, width: float) -> str:
@@ -246,7 +255,7 @@ def least_rows(survey: Survey | None) -> float:
 
 
 def largest_terms(found: Sequence[Shape], least: float) -> list[str]:
-    """Return a line for each column: its importance, and the cells of its lowest and highest value."""
+    """Return a line for each column: its importance, and the cells of its lowest and highest value, as below."""
     width = max((len(shape.column) for shape in found), default=0)
     return [f"{shape.column:<{width}}  {shape.importance:8.3g}  {lowest_and_highest(shape, least)}" for shape in found]
 
@@ -254,16 +263,16 @@ def largest_terms(found: Sequence[Shape], least: float) -> list[str]:
 def lowest_and_highest(shape: Shape, least: float) -> str:
     """Return the lowest and the highest value of a shape with their cells, in words.
 
-    Cells of fewer than ``least`` rows may well be empty, and are not named.
+    A cell of fewer than ``least`` rows may well be empty, which its words say.
     """
     if not shape.importance > 0:
-        return "nothing stood out of the noise"
-    outputs, values = len(shape.values[0]), np.array(shape.values)
-    there = np.array(shape.rows) >= least
-    if shape.bought and there.any():
-        values[~there] = np.nan
-    ends = (int(np.nanargmin(values)), int(np.nanargmax(values)))
-    return "; ".join(f"{shape.values[i // outputs][i % outputs]:+.3g} ({shape.cells[i // outputs]})" for i in ends)
+        return "the same for all rows"
+    outputs, values, few = len(shape.values[0]), np.array(shape.values), np.array(shape.rows) < least
+    ends = (int(values.argmin()), int(values.argmax()))
+    marks = [", few rows or none" if shape.bought and few[end // outputs] else "" for end in ends]
+    return "; ".join(
+        f"{values.flat[end]:+.3g} ({shape.cells[end // outputs]}{mark})" for end, mark in zip(ends, marks, strict=True)
+    )
 
 
 def in_json(shape: Shape) -> str:
