@@ -430,7 +430,8 @@ function checkSignatures(bytes, ledger, stated) {
     const signed = Buffer.from(`tacita signature 1\n${canonical(fields)}`, "ascii");
     const holder = createPublicKey({ key: Buffer.from(`302a300506032b6570032100${key}`, "hex"), format: "der", type: "spki" });
     need(verifySignature(null, signed, holder, Buffer.from(signature, "hex")), `${where} does not hold`);
-    return { key, signer, date, warned: fields.has("warnings") ? `; warned that: ${warnings.join("; ")}` : "" };
+    const told = fields.has("about") ? [...given].map(([name, text]) => `; ${name} (said by the signer): ${text}`).join("") : "";
+    return { key, signer, date, more: told + (fields.has("warnings") ? `; warned that: ${warnings.join("; ")}` : "") };
   });
 }
 
@@ -469,15 +470,17 @@ function verifyRun(given, key) {
   const own = [...names, "signatures.jsonl", ".tacita.lock", ...ofEdits, edited ? "parent" : ""].map((name) => name.split("/")[0]);
   const more = [...readdirSync(folder), ...(edited ? readdirSync(given) : [])].filter((name) => !own.includes(name));
   if (more.length) console.log(`no seal and no signature covers these files, whatever they say: ${more.sort().join(", ")}`);
+  for (const one of [folder, given].map((name) => join(name, "private")))
+    need(!existsSync(one) || !readdirSync(one).length, "private/ still holds files, the key of the noise maybe");
   const stated = checkStatement(readFileSync(join(folder, "statement.json")), ledger, sessions, seal);
   const word = (name) => (isText(stated.get(name)) ? stated.get(name) : canonical(stated.get(name) ?? null));
   const epsilon = `epsilon ${word(same(stated.get("conditions"), []) ? "epsilon" : "conditional_epsilon")} at delta ${word("delta")}`;
-  console.log(`as stated, not computed here: ${["verdict", "verdict_warnings"].map(word).join(" ")}; ${epsilon}, ${word("neighboring_relation")}, ${word("privacy_unit")}; other runs, audits and edits that came later: tacita show`);
+  console.log(`as stated, not computed here: ${word("verdict")}, warnings: ${word("verdict_warnings")}; ${epsilon}, ${word("neighboring_relation")}, ${word("privacy_unit")}; other runs, audits and edits that came later: tacita show`);
   const [path, whole] = [join(given, "signatures.jsonl"), edited ? checkEdits(given, ledger) : ledger];
   const signatures = existsSync(path) ? checkSignatures(readFileSync(path), whole, stated) : [];
   const mine = signatures.filter((one) => one.key === key);
   need(key === undefined || mine.length, "not signed with the given key");
-  for (const { signer, date, warned } of mine) console.log(`signed with the given key: ${signer}, ${date}${warned}`);
+  for (const { signer, date, more } of mine) console.log(`signed with the given key: ${signer}, ${date}${more}`);
   if (key === undefined) console.log(`${signatures.length === 1 ? "1 signature holds" : `${signatures.length} signatures hold`}; no key was given, so that nobody vouches for them`);
 }
 

@@ -29,7 +29,7 @@ def test_a_run_is_signed_and_verified(settings, table, keys, tacita_command, mon
     assert (done.code, done.out.count("signed by Ada on 2023-11-14\n")) == (0, 1)
     for command in ("statement", "show"):
         shown = tacita_command(command, "run")
-        assert "signed: not checked here" in shown.out + shown.err
+        assert "whose keys these are is not checked here" in shown.out + shown.err
     monkeypatch.setattr("tacita.cli.signing.getpass", lambda prompt: (_ for _ in ()).throw(EOFError))
     nobody = sign(tacita_command, key="locked")
     assert (nobody.code, "key has a password, which is asked for at a terminal" in nobody.err) == (2, True)
@@ -164,3 +164,19 @@ def test_what_a_signer_gave_is_missing_no_more(settings, table, keys, tacita_com
     assert tacita_command("sign", "run", "--key", "officer", "--signer", "Ada", *given).code == 0
     assert "NOT TO BE SIGNED" not in tacita_command("show", "run").out
     assert "not to be signed" not in tacita_command("list", ".").out
+    card = tacita_command("card", "run").out
+    assert (
+        "signed by Ada, 2023-11-14 (says: contact: privacy@example.org, purpose: to plan beds, responsible: Ward"
+        in card
+    )
+    assert "**Contact**: said by a signer: see the note" in card
+
+
+def test_a_signature_that_does_not_hold_is_in_every_verdict(settings, table, keys, tacita_command):
+    train_table(settings(about=ABOUT))
+    assert sign(tacita_command).code == 0
+    signatures = Path("run/signatures.jsonl")
+    signatures.write_text(signatures.read_text().replace('"Ada"', '"Eve"'))
+    for command in ("statement", "show", "list", "card"):
+        shown = tacita_command(command, "." if command == "list" else "run")
+        assert "CAUTION: a signature does not hold" in " ".join(shown.out.split()), command

@@ -61,6 +61,7 @@ def replay(federation, folder, model=None):
     return server, {number: len(log) for number, log in logs.items()}
 
 
+@audit
 def test_every_fault_once_and_it_is_the_run_in_the_process_bit_for_bit(tmp_path, port):
     """A client is killed with a message that was not sent, a SuperNode is restarted, a client joins late, one lies."""
     go = tmp_path / "go"

@@ -285,7 +285,9 @@ def test_each_measure_has_a_chart_of_its_own(runs):
 def test_auc_stands_beside_accuracy(runs):
     score = runs[0].fields["holdout_score"] | {"value": 0.8, "AUC": {"value": 0.912, "interval": [0.9, 0.93]}}
     run = replace(runs[0], fields=runs[0].fields | {"holdout_score": score})
-    assert "accuracy 0.800, AUC 0.912" in Page(report_page([run])).text
+    assert re.search(
+        r"accuracy 0\.800 \([0-9.]+ to [0-9.]+\), AUC 0\.912 \(0\.9 to 0\.93\)", Page(report_page([run])).text
+    )
     assert score_charts([run])[0].rows[0][-2:] == ("0.912", "0.9 to 0.93")
     (without,) = score_charts([replace(run, fields=run.fields | {"holdout_score": score | {"AUC": 0}})])
     assert without.rows[0][-1] == "-"

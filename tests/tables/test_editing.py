@@ -199,7 +199,7 @@ def test_epsilon_stays_and_the_score_is_void(folder, edit, tacita_command, run):
     )
     assert [fields[name] for name in same] == [old[name] for name in same]
     assert fields["holdout_score"]["value"] is None
-    assert any("no score was bought for it" in one for one in fields["verdict_warnings"])
+    assert any("no score bought for it" in one for one in fields["verdict_warnings"])
     score = f"{old['holdout_score']['value']:.3f}"
     said = {
         name: tacita_command(*name.split(), str(new)).out
@@ -212,7 +212,10 @@ def test_epsilon_stays_and_the_score_is_void(folder, edit, tacita_command, run):
     assert all(score in words for words in before.values())
     for name, words in said.items():
         shown = words if name != "list" else words.split(new.name)[1].split("parent")[0]
-        assert "edited; no score was bought for it" in " ".join(shown.replace("─", "").split()) or name == "list"
+        assert (
+            "it was edited, and no score bought for it since" in " ".join(shown.replace("─", "").split())
+            or name == "list"
+        )
         assert "Ada Moreau" in words or name == "list"
         score_alone = " ".join(part for part in shown.split("(of the model before the edit)")[::2])
         assert score not in score_alone, name
@@ -420,7 +423,7 @@ def test_a_signature_covers_the_edits(folder, edit, tmp_path, tacita_command):
     said = tacita_command("verify", str(new), *verify)
     assert said.code == 0, said.err
     assert "signed by Ada" in said.out
-    assert "edited; no score was bought for it" in said.out
+    assert "it was edited, and no score bought for it since" in said.out
     _value(new, keep_digest=False)  # the forger's hash fits
     assert faults_of(new) == ()
     assert tacita_command("verify", str(new), *verify).code == 1

@@ -1,6 +1,7 @@
 """What is said of rows that contribute nothing: before the training, by noisy counts; in vain, it does not start."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -46,14 +47,13 @@ def test_a_training_in_vain_does_not_start(settings, table, name):
 
 
 PARTLY = {
-    "one class misspelt": (ROWS, {"classes": ("no", "Yes")}, "rows have none of the classes as given (no, Yes)"),
+    "one class of many misspelt": (
+        [row[: row.rindex(",") + 1] + "abcdefgh"[i % 8] for i, row in enumerate(ROWS)],
+        {"classes": ("a", "b", "c", "d", "e", "f", "g", "H")},
+        "rows have none of the classes as given (a, b, c, d, e, f, g, H)",
+    ),
     "line breaks in quotes": (broken(ROWS), {}, WIDTH),
     "latin-1": ([row.replace("red", "r\xe9d") for row in ROWS], {}, "bytes that are not utf-8, in columns kind"),
-    "latin-1 labels": (
-        [row.replace("no", "n\xf6n") for row in ROWS],
-        {"classes": ("n\xf6n", "yes")},
-        "check their spelling, and give --encoding if the file is not utf-8",
-    ),
     "zero bytes in targets": (
         [row.rsplit(",", 1)[0] + f",{i}.5{chr(0) * (i % 4 == 0)}" for i, row in enumerate(ROWS)],
         {"task": "regression"},
@@ -71,6 +71,26 @@ def test_rows_that_are_lost_are_said_before_the_training_and_stated(settings, ta
     run = train_table(settings(**changes), say=said.append)
     (line,) = [line for line in said if says in line]
     assert any(line[1:] in caveat for caveat in run.fields["caveats"])
+
+
+WRONG = {
+    "one class misspelt": (ROWS, {"classes": ("no", "Yes")}, "rows have none of the classes as given (no, Yes)"),
+    "latin-1 labels": (
+        [row.replace("no", "n\xf6n") for row in ROWS],
+        {"classes": ("n\xf6n", "yes")},
+        "check their spelling, give --encoding if the file is not utf-8",
+    ),
+    "texts for a regression": (ROWS, {"task": "regression"}, "nothing to train on: about 400 rows have a text"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_targets_end_the_run_after_its_first_purchase(settings, table, name):
+    rows, changes, says = WRONG[name]
+    table.write_text("\n".join(["x,y,kind,patient,label", *rows, ""]), encoding="latin-1")
+    with pytest.raises(tacita.TacitaError, match=f"(?s){re.escape(says)}.*has spent epsilon [12]\\.[0-9]+ of 20"):
+        train_table(settings(**changes))
+    assert not Path("run/preprocessing.json").exists()
 
 
 @pytest.mark.parametrize("changes", [{}, {"classes": ("no", "yes")}])

@@ -103,8 +103,9 @@ def test_what_the_stated_r2_bounds_is_said_in_the_units_of_the_target(settings, 
     target = json.loads((run.folder / "preprocessing.json").read_bytes())["encoder"]["target"]
     centre, most = target["centre"], deviations * target["scale"]
     words = (
-        f"It is the R2 of bounded values: an error above {most:.4g} counts as {most:.4g}, and a target outside "
-        f"{centre - most:.4g} to {centre + most:.4g} as the nearer end"
+        f"It is the R2 of bounded values: an error, of the target as it is, above {most:.4g} counts as {most:.4g}; and "
+        f"where the targets' spread is taken, one outside {centre - most:.4g} to {centre + most:.4g} "
+        "counts as the nearer end"
     )
     assert words in run.fields["holdout_score"]["how"]
     assert "R2 of bounded values" in " ".join(run.statement.split())

@@ -38,10 +38,19 @@ def list_runs(folder: str = ".", /) -> int:
         return 0
     from tacita.ledger.run_sections import GUARANTEE
 
-    table = Table("run", "state", "day", "data set", "verdict", *GUARANTEE, "score", box=box.SIMPLE_HEAD)
-    for run in found:
-        table.add_row(*_row(run))
-    Console(width=None if sys.stdout.isatty() else 1000, highlight=False, markup=False).print(table)
+    header = ("run", "state", "day", "data set", "verdict", *GUARANTEE, "score")
+    table, rows = Table(*header, box=box.SIMPLE_HEAD), [_row(run) for run in found]
+    for row in rows:
+        table.add_row(*row)
+    console = Console(width=None if sys.stdout.isatty() else 1000, highlight=False, markup=False)
+    whole = console.options.update(max_width=1000)
+    if console.measure(table, options=whole).maximum <= console.width:
+        console.print(table)
+    else:  # columns would be cut, numbers too
+        for name, *cells in rows:
+            console.print(name)
+            for title, cell in zip(header[1:], cells, strict=True):
+                console.print(f"  {title:<{WIDTH}}{cell}")
     return NO_GUARANTEE if any(run.state == "changed" for run in found) else 0
 
 

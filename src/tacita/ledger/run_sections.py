@@ -220,8 +220,8 @@ def other_runs_in_words(dataset: Any) -> str:
     if together["epsilon"] is None:
         return f"{others}. No total can be stated: {together['why']}."
     return (
-        f"{others}. With this one they guarantee epsilon <= {rounded_up(together['epsilon'])} at delta <= "
-        f"{rounded_up(together['delta'])} (added up), if the list is complete."
+        f"{others}. With this one they guarantee epsilon <= {rounded_up(Decimal(repr(together['epsilon'])))} at delta "
+        f"<= {rounded_up(Decimal(repr(together['delta'])))} (added up), if the list is complete."
     )
 
 
@@ -245,19 +245,31 @@ def score_in_full(score: Any) -> str:
 
 
 def score_in_words(score: Any) -> str | None:
-    """Say a score of a statement's field, with the AUC beside it; ``None`` if the field has no number.
+    """Say a score of a statement's field with its interval, beside a constant guess; ``None`` if it has no number.
 
     Example:
-        >>> score_in_words({"measure": "accuracy", "value": 0.8371, "AUC": {"value": 0.912, "interval": [0.9, 0.93]}})
-        'accuracy 0.837, AUC 0.912'
+        >>> score = {"measure": "accuracy", "value": 0.8371, "AUC": {"value": 0.912, "interval": [0.9, 0.93]}}
+        >>> score_in_words({**score, "interval": [0.8, 0.87], "constant_guess": {"label": "no", "value": 0.76}})
+        'accuracy 0.837 (0.8 to 0.87), AUC 0.912 (0.9 to 0.93); always answering the same has accuracy 0.760'
         >>> score_in_words({"measure": "R2", "value": None}) is score_in_words(None) is None
         True
     """
-    value = _number(score, "value")
-    if value is None:
+    if (value := _number(score, "value")) is None:
         return None
-    area = _number(score.get("AUC"), "value")
-    return f"{in_words(score.get('measure'))} {value:.3f}" + ("" if area is None else f", AUC {area:.3f}")
+    measure, area, guess = (
+        in_words(score.get("measure")),
+        score.get("AUC"),
+        _number(score.get("constant_guess"), "value"),
+    )
+    words = f"{measure} {value:.3f}{_interval_in_words(score)}"
+    if (found := _number(area, "value")) is not None:
+        words += f", AUC {found:.3f}{_interval_in_words(area)}"
+    return words if not guess else f"{words}; always answering the same has {measure} {guess:.3f}"
+
+
+def _interval_in_words(score: Any) -> str:
+    interval = score.get("interval")
+    return " ({:g} to {:g})".format(*interval) if isinstance(interval, list | tuple) and len(interval) == 2 else ""
 
 
 def epsilon_in_words(weighed: Verdict) -> str:

@@ -65,6 +65,7 @@ def verdict(
     changed: bool = False,
     refuted: bool = False,
     secrets: bool = False,
+    forged: bool = False,
     other_runs: int = 0,
 ) -> Verdict:
     """Weigh the fields of a statement: the ledger, the noise, epsilon, delta, conditions, score, and what is outside.
@@ -76,6 +77,7 @@ def verdict(
         changed: Whether something was changed since the run was finished.
         refuted: Whether an audit measured more than is claimed.
         secrets: Whether the key of the noise, or another private file, lies beside the run.
+        forged: Whether a signature beside the run does not hold.
         other_runs: How many other runs on the same data are listed by now; those of the fields count, too.
 
     Example:
@@ -107,9 +109,10 @@ def verdict(
         "delta is so large that whole records may be published": is_large_delta(fields),
         f"chosen among {chosen or 0:.0f} runs by their results, which costs more than this epsilon": chosen is not None,
         f"{counted(others, 'other run')} on the same data cost in addition": others > 0,
-        "edited; no score was bought for it": bool(fields.get("edits")),
+        "it was edited, and no score bought for it since": bool(fields.get("edits")),
         "nothing was learned": (constant := str(fields.get("headline") or "").startswith(NOTHING_LEARNED)),
         "its key or a checkpoint is still in private/": secrets,
+        "a signature does not hold": forged,
         "its score may be that of a constant guess": not constant and _like_a_guess(fields.get("holdout_score")),
     }
     return Verdict(word, tuple(words for words, holds in warnings.items() if holds), epsilon, _missing(fields))

@@ -22,7 +22,7 @@ from tacita.ledger.run_sections import (
 )
 from tacita.ledger.sections import NEIGHBOURS
 from tacita.ledger.text_lines import in_words, names_in_words
-from tacita.ledger.verdict import Verdict
+from tacita.ledger.verdict import TO_SIGN, Verdict
 
 NOT_GIVEN = "not given"
 WITHHELD = "nothing else is said here, because what the files say now, nobody sealed"
@@ -44,6 +44,11 @@ def model_card(fields: Mapping[str, Any], weighed: Verdict, name: str, notes: It
     dataset, relation = _mapping(fields.get("dataset")), fields.get("neighboring_relation")
     score = fields.get("holdout_score")
     columns = _mapping(fields.get("columns"))
+
+    def said(one: str) -> Any:
+        signed = one in TO_SIGN and one not in weighed.missing
+        return about.get(one, "said by a signer: see the note" if signed else NOT_GIVEN)
+
     sections = {
         "Model details": _facts(
             {
@@ -51,13 +56,10 @@ def model_card(fields: Mapping[str, Any], weighed: Verdict, name: str, notes: It
                 "Predicts": f"{in_words(fields['target'])} ({in_words(fields['task'])})" if "task" in fields else None,
                 "Run": f"{run.get('id', NOT_GIVEN)}, {run.get('date', NOT_GIVEN)}",
                 "Versions": run.get("versions"),
-                GIVEN["responsible"]: about.get("responsible", NOT_GIVEN),
-                GIVEN["contact"]: about.get("contact", NOT_GIVEN),
+                **{GIVEN[one]: said(one) for one in ("responsible", "contact")},
             }
         ),
-        "Intended use": _facts(
-            {GIVEN[one]: about.get(one, NOT_GIVEN) for one in ("purpose", "recipients", "retention")}
-        ),
+        "Intended use": _facts({GIVEN[one]: said(one) for one in ("purpose", "recipients", "retention")}),
         "Training data": _facts(
             {
                 "Data set": dataset.get("name", NOT_GIVEN),

@@ -22,7 +22,7 @@ from tacita.ledger.run_sections import (
 )
 from tacita.ledger.sections import NEIGHBOURS
 from tacita.ledger.text_lines import names_in_words
-from tacita.ledger.verdict import verdict
+from tacita.ledger.verdict import TO_SIGN, verdict
 from tacita.report.html_page import bullets, facts, page, table
 from tacita.report.run_charts import RunChart, charts_of, score_charts, shape_charts, with_own_ids
 from tacita.report.run_numbers import RunNumbers
@@ -109,7 +109,8 @@ def _first(run: RunNumbers) -> str:
     fields = run.fields
     given, facts_of_run, dataset = (_mapping(fields.get(name)) for name in ("about", "run", "dataset"))
     said = {title: given[name] for name, title in GIVEN.items() if name in given}
-    if missing := ", ".join(title.lower() for name, title in GIVEN.items() if name not in given):
+    by_signers = {*TO_SIGN} - {*run.verdict.missing}
+    if missing := ", ".join(title.lower() for name, title in GIVEN.items() if name not in {*given, *by_signers}):
         said["Not given"] = missing
     names = {"Id": "id", "Date": "date", "Versions": "versions"}
     own = {title: facts_of_run[name] for title, name in names.items() if name in facts_of_run}

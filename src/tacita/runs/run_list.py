@@ -11,8 +11,9 @@ and never removed. The list proves nothing against somebody who edits it.
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -132,10 +133,17 @@ def together(path: Path, dataset: Mapping[str, Any]) -> dict[str, Any]:
     runs = _on_same_data(path, dataset)
     if why := _in_the_way(runs):
         return {"epsilon": None, "delta": None, "why": why}
-    total = {name: math.nextafter(math.fsum(one[name] for one in runs), math.inf) for name in ("epsilon", "delta")}
+    total = {name: _sum_from_above(one[name] for one in runs) for name in ("epsilon", "delta")}
     if total["delta"] >= 1:
         return {"epsilon": None, "delta": None, "why": "the runs' deltas add up to 1 or more, which guarantees nothing"}
     return total
+
+
+def _sum_from_above(values: Iterable[float]) -> float:
+    """Return the least number that is not below the sum."""
+    exact = sum(map(Fraction, values))
+    found = float(exact)
+    return found if found >= exact else math.nextafter(found, math.inf)
 
 
 def _in_the_way(runs: list[dict[str, Any]]) -> str:

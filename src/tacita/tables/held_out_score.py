@@ -125,11 +125,12 @@ def bounded(encoder: Encoder, largest: float, score: Score) -> str:
         return ""
     most = math.sqrt(largest) * target.scale
     words = (
-        f". It is the R2 of bounded values: an error above {most:.4g} counts as {most:.4g}, and a target outside "
-        f"{target.centre - most:.4g} to {target.centre + most:.4g} as the nearer end"
+        f". It is the R2 of bounded values: an error, of the target as it is, above {most:.4g} counts as {most:.4g}; and "
+        f"where the targets' spread is taken, one outside {target.centre - most:.4g} to {target.centre + most:.4g} "
+        "counts as the nearer end"
     )
     if score.outside is None:
-        return words
+        return f"{words}. How many lie outside is not known: the rows are few"
     share, noise = score.outside
     return f"{words}. Of the targets {share:.1%} lie outside, give or take {noise:.1%} of noise"
 

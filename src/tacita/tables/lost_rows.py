@@ -17,16 +17,35 @@ from tacita.tables.rules import HOLDOUT
 from tacita.tables.score import CLASSES, ODDS
 from tacita.tables.source import TableSource
 from tacita.tables.table import Table
-from tacita.tables.task import SEEN
+from tacita.tables.task import SEEN, TargetKinds
 
 SURE = 4.0  # noise standard deviations: a count above them is said, wrongly in one run of 30,000
+STRANGERS = 0.25  # of the targets, from which on a run stops that they have no part in
 NAMED, LONGEST = 3, 40  # targets of a public file that are quoted, and how much of each
 SHOWN = "tacita check shows them, to the holder of the data alone"
 
 
 def lost_rows(preprocessing: Preprocessing, source: TableSource) -> list[str]:
     """Say about how many rows contribute nothing, and why, where noisy counts show it; and which texts are garbled."""
-    return [*_lost(preprocessing, source), *_garbled(preprocessing, source)]
+    kinds = None if preprocessing.survey is None else preprocessing.survey.kinds
+    lost = [] if kinds is None else _lost(kinds, source, preprocessing.encoder.task)
+    return [*lost, *_garbled(preprocessing, source)]
+
+
+def wrong_targets(kinds: TargetKinds, source: TableSource, task: str | None) -> str | None:
+    """Say why the targets are not what was asked for, by the first purchase alone, before more is bought.
+
+    Nearly none of them can be used; or more than a quarter have none of the classes as given, which most likely has one
+    that is misspelled.
+    """
+    usable = kinds.label + kinds.decimal + (kinds.other if _texts_are_labels(source, task) else 0.0)
+    classes = source.schema.target is not None and source.schema.target.classes is not None
+    sure = SURE * kinds.noise_std
+    strangers = classes and kinds.other - usable * STRANGERS / (1 - STRANGERS) > sure
+    few = usable < SEEN * kinds.noise_std
+    if not (few or strangers) or not (words := _lost(kinds, source, task)):
+        return None
+    return f"nothing to train on: {words[0]}" if few else words[0]
 
 
 def nothing_to_train_on(preprocessing: Preprocessing, source: TableSource) -> str | None:
@@ -35,11 +54,6 @@ def nothing_to_train_on(preprocessing: Preprocessing, source: TableSource) -> st
     assert target is not None
     if survey is None:
         return None
-    if survey.kinds is not None:
-        kinds, texts = survey.kinds, _texts_are_labels(preprocessing, source)
-        usable = kinds.label + kinds.decimal + (kinds.other if texts else 0.0)
-        if usable < SEEN * kinds.noise_std and (why := _lost(preprocessing, source)):
-            return why[0]
     encoder = preprocessing.encoder
     if encoder.task == "regression" and not target.complete and not survey.facts(target.column).bins:
         return f"no number stands out of the noise among the targets, in column {target.column!r}"
@@ -96,19 +110,17 @@ def rare_class(preprocessing: Preprocessing, noise_std: Mapping[str, float] | No
     return [words + (few if held < needed else ", and look at the AUC")]
 
 
-def _texts_are_labels(preprocessing: Preprocessing, source: TableSource) -> bool:
+def _texts_are_labels(source: TableSource, task: str | None) -> bool:
     """Return whether a text may be a target: labels are bought, and none are declared."""
     assert source.schema.target is not None
-    return preprocessing.encoder.task == "classification" and source.schema.target.classes is None
+    return task == "classification" and source.schema.target.classes is None
 
 
-def _lost(preprocessing: Preprocessing, source: TableSource) -> list[str]:
-    target, kinds = source.schema.target, None if preprocessing.survey is None else preprocessing.survey.kinds
+def _lost(kinds: TargetKinds, source: TableSource, task: str | None) -> list[str]:
+    target = source.schema.target
     assert target is not None
-    if kinds is None:
-        return []
     words, sure = [], SURE * kinds.noise_std
-    if kinds.other > sure and not _texts_are_labels(preprocessing, source):
+    if kinds.other > sure and not _texts_are_labels(source, task):
         if target.classes is None:
             what = f"a text in column {target.column!r}, where a regression needs a number"
             way = (
@@ -117,7 +129,10 @@ def _lost(preprocessing: Preprocessing, source: TableSource) -> list[str]:
             )
         else:
             what = f"none of the classes as given ({names_in_words(target.classes)}) in column {target.column!r}"
-            way = f"check their spelling, and give --encoding if the file is not {source.schema.reading.encoding}"
+            way = (
+                f"check their spelling, give --encoding if the file is not {source.schema.reading.encoding}, and leave "
+                "out of the file what is not to be told apart"
+            )
         words.append(f"about {kinds.other:,.0f} rows have {what}, and contribute nothing: {way}")
     if kinds.unreadable > sure:
         what, why = _unreadable(source)

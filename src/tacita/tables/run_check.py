@@ -20,7 +20,7 @@ from tacita.runs.edits import EDITS, LEDGER, PARENT
 from tacita.runs.folder import RunFolder
 from tacita.runs.run_facts import tacita_version
 from tacita.runs.sealed_run import STATEMENT, TEXT, SealedRun
-from tacita.runs.signing import SIGNATURES, signatures
+from tacita.runs.signing import SIGNATURES, Signature, signatures
 from tacita.tables.run_verdict import other_runs, run_verdict
 from tacita.tables.table_model import load
 from tacita.tables.table_statement import EXTRAS, IF_ANY
@@ -33,7 +33,7 @@ EDITED = "edited: what is sealed is the run before the edit; tacita statement {}
 UNCOVERED = "no seal and no signature covers these files, whatever they say: {}"
 LINKS = "links, not files: what was checked is what they point to now, and they can be pointed elsewhere later: {}"
 TAMPERED = "TAMPERED: what follows does not hold, because something was changed"
-SIGNED = "signed: not checked here; tacita verify RUN --public-key FILE checks the signatures"
+SIGNED = "signed by {}; whose keys these are is not checked here: tacita verify RUN --public-key FILE"
 
 
 @dataclass(frozen=True)
@@ -114,12 +114,17 @@ def _notes(run: SealedRun) -> tuple[str, ...]:
 
 
 def _signed(folder: Path) -> str:
-    """Say that there are signatures, or why they are worth nothing."""
+    """Say who signed and what they said, or why the signatures are worth nothing."""
     try:
-        signatures(folder)
+        found = signatures(folder)
     except TacitaError as error:
         return f"the signatures do not hold: {error}"
-    return SIGNED
+    return SIGNED.format("; ".join(_signer(one) for one in found))
+
+
+def _signer(one: Signature) -> str:
+    said = ", ".join(f"{name}: {words}" for name, words in one.given.items())
+    return f"{one.signer}, {one.date}" + (f" (says: {said})" if said else "")
 
 
 def _listed(run: SealedRun) -> str:

@@ -14,7 +14,7 @@ from tacita.tables.run_audit import RunAudit
 
 
 def run_verdict(folder: str | Path, fields: Mapping[str, Any], *, changed: bool) -> Verdict:
-    """Weigh a run: the fields of its statement, an audit beside it, private files, and runs on the same data.
+    """Weigh a run: the fields of its statement, an audit beside it, private files, signatures, runs on the same data.
 
     Args:
         folder: The folder of the run.
@@ -22,22 +22,20 @@ def run_verdict(folder: str | Path, fields: Mapping[str, Any], *, changed: bool)
         changed: Whether something was changed since the run was finished.
     """
     audit = RunAudit.beside(Path(folder), fields)
+    try:
+        given, forged = {name for one in signatures(folder) for name in one.given}, False
+    except TacitaError:
+        given, forged = set[str](), not changed  # else the signatures are not at fault
     found = verdict(
         fields,
         changed=changed,
         refuted=audit is not None and bool(audit.refuted),
         secrets=RunFolder(folder).holds_secrets,
+        forged=forged,
         other_runs=len(other_runs(folder, fields)),
     )
-    return replace(found, missing=tuple(name for name in found.missing if name not in _given_by_signers(folder)))
-
-
-def _given_by_signers(folder: str | Path) -> set[str]:
-    """Return what signers said where the statement does not, by name; whose keys they are is for a reader to check."""
-    try:
-        return {name for one in signatures(folder) for name in one.given}
-    except TacitaError:
-        return set()
+    # What signers said where the statement does not; whose keys they are is for a reader to check.
+    return replace(found, missing=tuple(name for name in found.missing if name not in given))
 
 
 def other_runs(folder: str | Path, fields: Mapping[str, Any]) -> tuple[str, ...]:

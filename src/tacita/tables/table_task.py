@@ -33,7 +33,7 @@ from tacita.tables.encoded_rows import EncodedRows, encode_rows
 from tacita.tables.encoder_rules import make_additive_encoder, make_encoder, public_rows
 from tacita.tables.encoding import Encoded, Encoder
 from tacita.tables.final_constant import set_constant
-from tacita.tables.lost_rows import nothing_to_train_on, rare_class, unknown_targets
+from tacita.tables.lost_rows import nothing_to_train_on, rare_class, unknown_targets, wrong_targets
 from tacita.tables.models import ModelSpec, loss_fn
 from tacita.tables.plan import KEPT, SPLIT, Sessions, TablePlan
 from tacita.tables.preprocessing import Preprocessing
@@ -156,7 +156,12 @@ class TableTask:
             return Preprocessing.load(path)
         schema = self.source.schema
         purchases = TablePurchases(self.source, table, self.plan, sessions, self.randomness)
-        found = purchases.survey(purchases.rows_and_task())
+        counted, target = purchases.rows_and_task(), schema.target
+        if counted is not None:
+            task = (target and target.task) or counted.task
+            if (why := wrong_targets(counted.kinds, self.source, task)) is not None:
+                raise self._stopped(why, ANOTHER_RUN)
+        found = purchases.survey(counted)
         encoder = self._encoder(found)
         spec = ModelSpec.of(self.settings.model, self.plan.training.width, encoder)
         preprocessing = Preprocessing(encoder=encoder, survey=found, model=spec, rows=public_rows(schema, found))
