@@ -16,7 +16,8 @@ from tacita.gradients.batches import map_leaves
 Array = Tensor | np.ndarray
 NOT_MAP_STYLE = (
     "dataset must be a map-style Dataset (__getitem__ and __len__) or tensors or NumPy arrays in a tuple, mapping or "
-    "dataclass, got {}. A DataLoader or an iterable cannot be read by index."
+    "dataclass, got {}. A DataLoader or an iterable cannot be read by index: give its "
+    "dataset (loader.dataset) and the batch size to the sampler (expected_batch_size=)."
 )
 
 

@@ -21,7 +21,10 @@ from tacita.gradients.functional import PER_SAMPLE, LossFn, ModuleTree, attribut
 from tacita.gradients.probe import FILLS, ROWS, draws, evaluating, jittered, row, row_repeated, select, synthetic, trial
 from tacita.gradients.processes import is_dtensor
 
-TYPES = "let records fit model and loss: numbers in float32, classes in int64, in the shapes and containers they read"
+TYPES = (
+    "let records fit model and loss, which get batches of any size, of one record too: numbers in float32, classes in "
+    "int64, tensors in the shapes and containers they read"
+)
 OF_STRUCTURE = ("type (", "output type", "dtype", "shape", "size", "channels", "argument", "attribute", "indices must")
 
 
@@ -152,7 +155,8 @@ def _batch_norm(name: str, module: nn.Module) -> Refusal | None:
         return Refusal(
             name,
             f"({kind}) computes statistics over the batch, and so mixes samples",
-            f"replace {kind} {name!r} by GroupNorm, or put it in eval mode with frozen statistics, after model.train()",
+            f"replace {kind} {name!r} by GroupNorm, or put it in eval mode with frozen statistics: .eval() of {name!r} "
+            "alone, after model.train() (which tacita.fit calls if the whole model is in eval mode)",
         )
     return None
 

@@ -243,7 +243,8 @@ class ReleaseGate:
         query = self._position
         if query >= self._planned_queries:
             raise BudgetExceededError(
-                f"planned_queries is {session.planned_queries} and all are used: register a new session for more."
+                f"planned_queries is {session.planned_queries} and all are used: plan more "
+                "in a new run. More on these records in this ledger takes a share or a filter that was set aside first."
             )
         if session.lookup(query) is None:
             if session.is_reserved(query):  # with an earlier query of its group

@@ -8,7 +8,7 @@ Place: every stage below -> [oracles.gradient_oracle] -> methods, training.
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -48,8 +48,8 @@ class Release:
         query: Number of the query in its session.
     """
 
-    gradient: dict[str, Tensor]
-    released: Values
+    gradient: dict[str, Tensor] = field(repr=False)  # a notebook shows what a cell ends with
+    released: Values = field(repr=False)
     divisor: float
     noise_std: Mapping[str, float]
     session: str

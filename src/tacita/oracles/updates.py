@@ -69,8 +69,9 @@ class Updates:
         if still:
             raise RuntimeError(
                 f"not updated after the first step: {', '.join(still)}. Give the optimizer all of model.parameters() "
-                "that require a gradient, and step it after backward(). If optimizers take turns, say whose turn it "
-                "is: backward(updates=...). If you mean to add up several releases, use query()."
+                "that require a gradient, step it after each backward(), and zero no gradient in between. If optimizers "
+                "take turns, say whose turn it is: backward(updates=...). If you mean to add up several releases, use "
+                "query()."
             )
         self._done |= self._given.keys()
         self._given = {}  # those of shards hold memory

@@ -317,8 +317,9 @@ def unfinished_in_words(folder: RunFolder) -> str:
     spent = "; ".join(f"{one.id}, {one.queries_spent} of {one.planned_queries} planned queries" for one in sessions)
     return (
         "unfinished: repeat its command (or your loop) to go on, or to read why it cannot, which costs no more than "
-        "its plan (a federation's client is sealed by join --finish). Counted as spent: "
-        f"{spent or 'nothing'}. It stays spent; a run in another folder spends its whole epsilon in addition"
+        "its plan (a federation's client is sealed by join --finish). "
+        + (f"Counted as spent, and stays so: {spent}; " if spent else "Nothing is spent yet; ")
+        + "a run in another folder spends its whole epsilon in addition"
     )
 
 

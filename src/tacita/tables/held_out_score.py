@@ -125,9 +125,9 @@ def bounded(encoder: Encoder, largest: float, score: Score) -> str:
         return ""
     most = math.sqrt(largest) * target.scale
     words = (
-        f". It is the R2 of bounded values: an error, of the target as it is, above {most:.4g} counts as {most:.4g}; and "
-        f"where the targets' spread is taken, one outside {target.centre - most:.4g} to {target.centre + most:.4g} "
-        "counts as the nearer end"
+        f". It is the R2 of bounded values: an error, of the target as it is, above {most:.4g} counts as {most:.4g}; "
+        f"and where the targets' spread is taken, one outside {target.centre - most:.4g} to "
+        f"{target.centre + most:.4g} counts as the nearer end"
     )
     if score.outside is None:
         return f"{words}. How many lie outside is not known: the rows are few"

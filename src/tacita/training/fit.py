@@ -175,9 +175,10 @@ def fit(
             (:meth:`tacita.Ledger.register_share`); the target is then that of the sessions in the share. The run's
             statement is of the whole ledger, at twice the delta of its shares; :func:`tacita.statement` takes another.
         folder: Keeps the ledger, the statement and the model, and checkpoints while the run goes on. If the process is
-            killed, the same call with the same settings and data continues the run and ends with the same bits. With
-            another optimizer it continues from the last checkpoint: the queries made since then stay paid for and are
-            not repeated, so that fewer steps are left; the statement says so.
+            killed, the same call with the same settings and data continues the run: what was released comes back with
+            the same bits, what was not is drawn anew. With another optimizer it continues from the last checkpoint: the
+            queries made since then stay paid for and are not repeated, so that fewer steps are left; the statement says
+            so.
         public_data: Rows that the caller declares to be public, in the form of ``dataset``. Their loss, at the point
             where the run would end now, is shown and kept along the way, and the statement says so. If they are not
             public, the statement is wrong. The loss on the private rows is never shown.

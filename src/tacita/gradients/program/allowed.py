@@ -3,6 +3,7 @@
 Everything here is private. Proof: docs/derivations/program.md, section 1.
 """
 
+import contextlib
 import sys
 import types
 from collections.abc import Iterator
@@ -142,7 +143,7 @@ def line_of(error: BaseException) -> str:
     if begun is None:
         return getattr(error, "__notes__", [""])[-1]
     lines = [(frame.f_code.co_filename, line) for frame, line in reversed(frames[begun:])]
-    return _said([one for one in lines if not one[0].startswith((_TORCH, _HERE, "<"))])
+    return _said([one for one in lines if not one[0].startswith((_TORCH, _HERE, contextlib.__file__, "<"))])
 
 
 def _said(lines: list[tuple[str, int]]) -> str:

@@ -25,8 +25,8 @@ _RECOMPUTE = "_checkpoint_without_reentrant_generator"  # the function by which 
 _NO_HOOKS = 'saved_tensors_hooks would not be called by a query. Leave them out, or use method="loop".'
 SEED_SET = (
     "the model or the loss sets a seed, or draws numbers that do not come from a tensor of the batch "
-    "(torch.manual_seed(0), torch.rand(1), random.random()): draw them once, in __init__, and keep them in a buffer "
-    "(register_buffer), or draw by torch.rand_like(x) of a record's tensor x"
+    "(torch.manual_seed(0), torch.rand(1), np.random.rand(), random.random()): draw them once, in __init__, and keep "
+    "them in a buffer (register_buffer), or draw by torch.rand_like(x) of a record's tensor x"
 )
 
 
