@@ -69,7 +69,7 @@ class Updates:
         if still:
             raise RuntimeError(
                 f"not updated after the first step: {', '.join(still)}. Give the optimizer all of model.parameters() "
-                "that require a gradient, step it after each backward(), and zero no gradient in between. If optimizers "
+                "that require a gradient, step it after each backward(), and zero no gradient between. If optimizers "
                 "take turns, say whose turn it is: backward(updates=...). If you mean to add up several releases, use "
                 "query()."
             )
