@@ -56,7 +56,7 @@ FLOORS = (
     {"__main__"},
 )
 LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
-MOST_LINES, MOST_FILES = 13_198, 131  # that importing an oracle and its statement may bring
+MOST_LINES, MOST_FILES = 13_219, 131  # that importing an oracle and its statement may bring
 FACE = ""  # tacita/__init__.py re-exports every room: it is for users, above all of them
 
 

@@ -59,6 +59,11 @@ PARTLY = {
         {"task": "regression"},
         "zero bytes and a wrong --encoding make texts of numbers, too. tacita check shows them",
     ),
+    "capitals": (
+        [row.replace("yes", "Yes") if i % 3 else row for i, row in enumerate(ROWS)],
+        {},
+        "the classes 'Yes', 'yes' differ in capitals alone",
+    ),
     "zero bytes": ([row.replace("red", "r\0d") for row in ROWS], {}, "texts hold zero bytes"),
 }
 

@@ -142,7 +142,9 @@ def test_what_a_label_needs_is_what_it_gets(settings, write) -> None:
         assert len(tacita.load(f"more{i}").classes) == 2
 
 
-@pytest.mark.parametrize(("epsilon", "says"), [(20.0, "and look at the AUC"), (2.0, "none will be stated")])
+@pytest.mark.parametrize(
+    ("epsilon", "says"), [(20.0, "and look at the AUC"), (2.0, "none will be stated, but on public rows (--test-file)")]
+)
 def test_what_a_rare_class_means_is_said_before_the_training(settings, write, epsilon, says) -> None:
     write([0] * 9600 + [1] * 400)
     said: list[str] = []

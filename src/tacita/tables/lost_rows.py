@@ -29,7 +29,7 @@ def lost_rows(preprocessing: Preprocessing, source: TableSource) -> list[str]:
     """Say about how many rows contribute nothing, and why, where noisy counts show it; and which texts are garbled."""
     kinds = None if preprocessing.survey is None else preprocessing.survey.kinds
     lost = [] if kinds is None else _lost(kinds, source, preprocessing.encoder.task)
-    return [*lost, *_garbled(preprocessing, source)]
+    return [*lost, *_garbled(preprocessing, source), *_alike(preprocessing.encoder)]
 
 
 def wrong_targets(kinds: TargetKinds, source: TableSource, task: str | None) -> str | None:
@@ -102,11 +102,11 @@ def rare_class(preprocessing: Preprocessing, noise_std: Mapping[str, float] | No
         f"about {guess[1]:.1%} of them, so that accuracy says little. A model may rank rows well and never answer "
         f"{rarest!r}: rank them by its probabilities, which may be far from rates"
     )
-    words += "" if balanced else ", or give --balanced"
+    words += "; with --balanced it is expected to be lower" if balanced else ", or give --balanced"
     if noise_std is None or len(counts) > 2:
         return [words]
     held, needed = HOLDOUT * counts[rarest], fewest_for_curve(len(ODDS) + 1, noise_std[CLASSES])
-    few = f". About {held:.0f} of its rows are held out, and a private AUC needs {needed:.0f}: none will be stated"
+    few = f". About {held:.0f} of its rows are held out, and a private AUC needs {needed:.0f}: none will be stated, but on public rows (--test-file)"
     return [words + (few if held < needed else ", and look at the AUC")]
 
 
@@ -151,6 +151,18 @@ def _unreadable(source: TableSource) -> tuple[str, str]:
         "cells are missing, a quote is not closed, or a quoted cell holds a line break (a record is one line; "
         "--multiline reads such records)"
     )
+
+
+def _alike(encoder: Encoder) -> list[str]:
+    """Name the classes that differ in capitals alone; their names are released."""
+    spelt: dict[str, list[str]] = {}
+    for name in encoder.classes:
+        spelt.setdefault(name.casefold(), []).append(name)
+    return [
+        f"the classes {names_in_words(map(repr, names))} differ in capitals alone, and are told apart"
+        for names in spelt.values()
+        if len(names) > 1
+    ]
 
 
 def _garbled(preprocessing: Preprocessing, source: TableSource) -> list[str]:
