@@ -106,7 +106,10 @@ def rare_class(preprocessing: Preprocessing, noise_std: Mapping[str, float] | No
     if noise_std is None or len(counts) > 2:
         return [words]
     held, needed = HOLDOUT * counts[rarest], fewest_for_curve(len(ODDS) + 1, noise_std[CLASSES])
-    few = f". About {held:.0f} of its rows are held out, and a private AUC needs {needed:.0f}: none will be stated, but on public rows (--test-file)"
+    few = (
+        f". About {held:.0f} of its rows are held out, and a private AUC needs {needed:.0f}: none will be stated, but "
+        "on public rows (--test-file)"
+    )
     return [words + (few if held < needed else ", and look at the AUC")]
 
 
