@@ -245,13 +245,13 @@ def test_a_record_with_a_token_of_no_number_contributes_nothing():
 
 
 def test_a_conversation_may_begin_with_the_assistant():
-    """Many a template writes no conversation of no turn."""
+    """Many a template writes no conversation of no turn; where the first answer begins in its words is not known."""
     strict = Tokenizer("{% if not messages %}{{ raise_exception('empty conversation') }}{% endif %}" + MARKED)
     record = TextRecord("messages", (Turn("assistant", "hi"), Turn("user", "a"), Turn("assistant", "b")))
     (found,) = encoder(tokenizer=strict, max_tokens=64).encode([record])
     assert bytes(token - 3 for token in found.ids if token > 2) == b"hiab"
     said = [token for token, own in zip(found.ids, found.targets, strict=True) if own and token > 2]
-    assert bytes(token - 3 for token in said) == b"hib"
+    assert bytes(token - 3 for token in said) == b"b"
 
 
 def test_a_long_conversation_is_read_up_to_a_public_number_of_turns():
@@ -287,7 +287,10 @@ class Spanning(Tokenizer):
     [
         (Tokenizer(None), "has no chat template"),
         (Tokenizer("counts"), "is not additive"),
-        (Tokenizer("refuses"), r"fails on a conversation of two questions: no system turns here\.$"),
+        (
+            Tokenizer("refuses"),
+            r"fails on a conversation of two questions: no system turns here\. Another way: give another",
+        ),
         (Spanning(), "span the edge"),
     ],
 )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tacita.finetune import ChatTemplate, EncodedTexts, TokenEncoder
-from tacita.finetune.chat import MARK, MARKED, written
+from tacita.finetune.chat import MARK, written
 from tacita.finetune.encoding import NOTHING
 from tacita.finetune.records import read_line
 from tests.finetune.toy import FIRST, Tokenizer, spell
@@ -94,7 +94,7 @@ def test_what_the_assistant_says_is_the_target(name, tmp_path):
 
 def test_a_template_writes_the_same_date_on_every_day():
     words = Words(
-        "\n{% if strftime_now is defined %}{{ strftime_now('%d %b') }}{% endif %}" + marked(IM, "<|im_end|>\n")
+        "\n{% if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% endif %}" + marked(IM, "<|im_end|>\n")
     )
     messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     record = read_line(json.dumps({"messages": messages}).encode()).record
@@ -119,9 +119,30 @@ def test_generation_marks_tell_what_the_assistant_says_and_no_text_forges_one(na
     (found,) = encoder.encode([read_line(json.dumps({"messages": messages}).encode()).record])
     said = [token for token, target in zip(found.ids, found.targets, strict=True) if target]
     assert said == [*spell(texts[1]), 0, *spell(texts[3]), 0]
-    whole = words(written(words, messages[:4], asks=False, mark=MARKED).replace(MARK, ""))["input_ids"]
+    whole = words(written(words, messages[:4], asks=False, mark=MARK).replace(MARK, ""))["input_ids"]
     assert found.ids == whole[: len(found.ids)]
     assert read_line(json.dumps({"messages": [{**messages[1], "content": MARK}]}).encode()).record is None
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_prompt_is_written_as_the_records_were(name):
+    """The control of white space at a generation mark stays where the mark itself writes nothing."""
+    words, messages = Words(with_marks(REFUSED[name])), [{"role": "user", "content": "a"}]
+    messages += [{"role": "assistant", "content": "b"}, *messages]
+    marked = written(words, messages, asks=True, mark=MARK)
+    assert MARK in marked
+    assert written(words, messages, asks=True) == marked.replace(MARK, "")
+
+
+def test_what_a_template_writes_before_a_first_answer_is_no_target():
+    """It is the same in all records, and the assistant says none of it."""
+    words = Words("{{ 'Preamble. ' }}" + READ["ChatML"])
+    encoder = TokenEncoder(tokenizer=words, max_tokens=256, chat=ChatTemplate(words))
+    texts = [("assistant", "Hello."), ("user", "a?"), ("assistant", "Yes.")]
+    messages = [{"role": role, "content": text} for role, text in texts]
+    (found,) = encoder.encode([read_line(json.dumps({"messages": messages}).encode()).record])
+    said = "".join(chr(k - FIRST) for k, own in zip(found.ids, found.targets, strict=True) if own and k >= FIRST)
+    assert said.startswith("Yes.")
 
 
 @pytest.mark.parametrize("marks", ["{% generation %}", "{% if false %}{% generation %}{% endgeneration %}{% endif %}"])
@@ -142,6 +163,7 @@ CHANGING = [
     "{{ '%s' % m.get }}", "{{ '{}'.format(m.get) }}", "{{ [m.get] }}", "{{ m|attr('get') }}", "{{ raise_exception }}",
     "{{ range }}", "{{ dict }}", "{{ lipsum() }}", "{{ range(9)|random }}", "{{ joiner() }}", "{{ loop.cycle }}",
     "{{ m.keys() - m.keys() }}", "{{ namespace(a=m.get) }}", "{{ (m.content.upper, 1)|join }}",
+    "{{ {(none,): 0, (true,): 1, (m.content,): 2}|pprint }}",
 ]  # fmt: skip
 
 
@@ -181,7 +203,7 @@ def test_what_templates_of_the_field_use_is_served():
         "{% endfor %}"
     )
     found = written(words, [{"role": "user", "content": "<a b>"}], asks=False)
-    assert found == 'b>{"role": "user", "content": "<a b>"}20user!Falsexuser 226 Jul 2024False'
+    assert found == 'b>{"role": "user", "content": "<a b>"}20user!Falsexuser 226False'
 
 
 @pytest.mark.parametrize("name", READ)

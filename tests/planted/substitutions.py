@@ -107,7 +107,7 @@ class Outcome:
         """Return what is wrong; empty if every test named for ``bug`` saw it for what it is."""
         if self.trouble:
             return f"{bug.name}: {self.trouble}"
-        blind = [test for test in bug.caught_by if test not in self.failed]
+        blind = [test for test in bug.caught_by if test.split("[", maxsplit=1)[0] not in self.failed]
         if blind or not bug.caught_by:
             return f"{bug.name} survived {', '.join(blind)}"
         tripped = [f"{test}: {why}" for test, why in self.failed.items() if why.startswith(WRONG_REASON)]

@@ -1,5 +1,7 @@
 """Every substitution applies and names tests, one of which make quick runs; test_planted.py plants them."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.planted.bugs import BUGS
@@ -48,3 +50,7 @@ def test_a_text_that_does_not_stand_there_once_is_an_error(text):
 def test_the_verdict(failed, trouble, says):
     found = Outcome(failed, {}, trouble).verdict(BUG)
     assert says in found if says else not found
+
+
+def test_a_case_has_seen_a_bug_if_its_test_has():
+    assert not Outcome({"a": "AssertionError"}, {}, "").verdict(replace(BUG, caught_by=("a[case]",)))

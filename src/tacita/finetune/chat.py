@@ -22,7 +22,6 @@ SYNTHETIC, OTHER = (
 )
 GENERATION = re.compile(r"\{%([-+]?)\s*(?:end)?generation\s*([-+]?)%\}")
 MARK = "\ud800"  # half of a surrogate pair, which no record can hold (records.py): none can forge it
-MARKED = rf"{{%\1 if true %}}{MARK}{{% endif \2%}}"  # in its place, with its control of white space
 WAY_OUT = (
     "give another with --template FILE, or --no-messages, and records with messages contribute nothing "
     "(in Python: set tokenizer.chat_template, or chat=None of TokenEncoder)"
@@ -47,7 +46,9 @@ class ChatTemplate:
             pieces, others = self.pieces(SYNTHETIC), self.pieces(OTHER)
         except Exception as error:  # a template is code of its own; nothing private has been read
             why = str(error).rstrip(".")
-            raise ValueError(f"the chat template fails on a conversation of two questions: {why}.") from error
+            raise ValueError(
+                f"the chat template fails on a conversation of two questions: {why}. Another way: {WAY_OUT}."
+            ) from error
         if pieces is None or others is None:
             raise ValueError(
                 "the chat template is not additive (a later turn changes how an earlier one is written), so that "
@@ -83,7 +84,7 @@ class ChatTemplate:
                 text = self._text(turns[:end], asks)
                 if not text.startswith(done):
                     return None
-                found.append((text[len(done) :], not asks))
+                found.append((text[len(done) :], not asks and number > 0))  # a first turn has the template's own words
                 done = text
         return found
 
@@ -105,7 +106,7 @@ class ChatTemplate:
         if not turns:  # before a first turn of the assistant; transformers refuses to write nothing
             return ""
         said = [{"role": turn.role, "content": turn.content} for turn in turns]
-        return written(self.tokenizer, said, asks=asks, mark=MARKED)
+        return written(self.tokenizer, said, asks=asks, mark=MARK)
 
 
 def written(tokenizer: Any, messages: list, *, asks: bool, mark: str = "") -> str:
@@ -114,7 +115,7 @@ def written(tokenizer: Any, messages: list, *, asks: bool, mark: str = "") -> st
     A run that is killed and continued, tomorrow perhaps, reads the same records.
 
     Args:
-        mark: What stands in the template in place of each generation mark.
+        mark: What the template writes in place of each generation mark, whose control of white space stays.
     """
-    template = GENERATION.sub(mark, tokenizer.get_chat_template())
+    template = GENERATION.sub(rf"{{%\1 if true %}}{mark}{{% endif \2%}}", tokenizer.get_chat_template())
     return rendered(template, messages, asks=asks, tokens=getattr(tokenizer, "special_tokens_map", {}))

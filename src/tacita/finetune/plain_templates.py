@@ -8,16 +8,21 @@ else. Draws and clocks are left out; the date is a fixed one.
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from functools import cache, wraps
 from typing import Any, Final
 
 from jinja2 import TemplateError, Undefined
+from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-DAY = "26 Jul 2024"
-_DRAWS: Final = {"filters": ("random",), "globals": ("lipsum", "cycler", "joiner")}  # or are objects of their own
-_PLAIN = (str, int, float, bool, type(None), list, tuple, Mapping, Undefined, Namespace)
+DAY = datetime(2024, 7, 26)
+_DRAWS: Final = {
+    "filters": ("random", "pprint"),
+    "globals": ("lipsum", "cycler", "joiner"),
+}  # objects of their own, or an order by address
+_PLAIN = (str, int, float, bool, type(None), list, tuple, Mapping, Undefined, Namespace, LoopContext)
 
 
 class _Callable:
@@ -59,7 +64,7 @@ class _Environment(ImmutableSandboxedEnvironment):
                 getattr(self, kind).pop(name)
         self.filters = {name: _filter(function) for name, function in (self.filters | {"tojson": _json}).items()}
         self.tests["sameas"] = _same
-        self.globals |= {"strftime_now": lambda form: DAY, "raise_exception": _raise}
+        self.globals |= {"strftime_now": DAY.strftime, "raise_exception": _raise}
         self.globals = {name: _plain(value) for name, value in self.globals.items()}
 
     def getattr(self, obj: Any, attribute: str) -> Any:
@@ -72,8 +77,9 @@ class _Environment(ImmutableSandboxedEnvironment):
         return _plain(super().call(context, obj.function if isinstance(obj, _Callable) else obj, *args, **kwargs))
 
 
-def _json(value: Any, *, ensure_ascii: bool = False, **more: Any) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, **more)  # as transformers has it: no escapes of HTML
+def _json(value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, **more: Any) -> str:
+    # As transformers has it: no escapes of HTML.
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, **more)
 
 
 def _same(value: Any, other: Any) -> bool:
@@ -82,7 +88,7 @@ def _same(value: Any, other: Any) -> bool:
 
 
 def _raise(message: str) -> None:
-    raise TemplateError(message)
+    raise TemplateError(str(message))
 
 
 @cache
