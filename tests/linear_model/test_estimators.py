@@ -231,7 +231,8 @@ def test_a_label_that_noise_leaves_below_the_threshold_is_not_released(monkeypat
         threshold = budget.classes_threshold(session.event)
         noisy = {"classes": np.rint([threshold - 1e-6, threshold + 2])}
         monkeypatch.setattr(classes, "buy_counts", lambda *given, noisy=noisy: noisy)
-        model, paying = made(PrivateLogisticRegression), SimpleNamespace(budget=budget, randomness=None)
+        model = made(PrivateLogisticRegression)
+        paying = SimpleNamespace(budget=budget, randomness=None, num_records=4000)
         assert model._bought_classes(paying, session, np.array(["one", "two"])).tolist() == ["two"]
 
 
@@ -511,6 +512,26 @@ def test_a_search_in_threads_is_paid_from_one_ledger():
     assert all(one.closed for one in ledger.sessions)
     assert ledger.verify().ok
     assert 0.1 < ledger.epsilon(DELTA) <= 2.0
+
+
+def test_another_unit_than_that_of_the_ledger_is_refused():
+    X, _, numbers = data(100)
+    ledger = tacita.Ledger(neighboring_relation="zero_out_one", privacy_unit="one patient")
+    with pytest.raises(ValueError, match="privacy_unit must be that of the ledger, 'one patient', got 'one visit'"):
+        made(PrivateLinearRegression, ledger=ledger, privacy_unit="one visit").fit(X, numbers)
+    assert not ledger.sessions
+
+
+@pytest.mark.parametrize(("names", "says"), [(["b"], r"only \['b'\]"), (["a", "b"], r"only \['a', 'b'\]")])
+def test_classes_that_could_not_be_bought_are_told(names, says):
+    """Of three classes the others are too rare at this budget."""
+    X, _, _ = data(2000)
+    labels = np.array((names * 2000)[:2000], dtype=object)
+    labels[:240] = [f"rare {i % 6}" for i in range(240)]
+    model = made(PrivateLogisticRegression, epsilon=0.5, data_norm=3.0)
+    with pytest.warns(UserWarning, match=f"classes: {says} could be bought, and about 2[0-9][0-9] of 2000 rows"):
+        model.fit(X, labels)
+    assert model.classes_.tolist() == names
 
 
 def test_another_relation_than_that_of_the_ledger_is_refused():

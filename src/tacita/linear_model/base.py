@@ -28,6 +28,7 @@ from tacita.linear_model.fitting import Paying, ScaledTable
 from tacita.linear_model.purchases import HIGHEST, LOWEST, buy_scales
 from tacita.random import Randomness
 
+ONE_ROW = "one row"  # the unit of which nothing is said
 RELATIONS = ("zero_out_one", "replace_one")
 GOOD_OF_200_ROWS = 20.0  # epsilon
 LEAST_NORM, MOST_NORM = 2.0**LOWEST, 2.0 ** (HIGHEST + 1)  # of rows, declared or bought: sums of float32 stay finite
@@ -65,7 +66,7 @@ class PrivateEstimator(BaseEstimator):
     _: KW_ONLY
     rho: float | None = None
     neighboring_relation: NeighboringRelation = "zero_out_one"
-    privacy_unit: str = "one row"
+    privacy_unit: str = ONE_ROW
     ledger: Ledger | None = None
     insecure_seed: int | None = None
 
@@ -137,6 +138,10 @@ class PrivateEstimator(BaseEstimator):
             raise ValueError(
                 f"neighboring_relation must be that of the ledger, {ledger.neighboring_relation}, got "
                 f"{self.neighboring_relation}."
+            )
+        elif self.privacy_unit not in (ONE_ROW, ledger.privacy_unit):
+            raise ValueError(
+                f"privacy_unit must be that of the ledger, {ledger.privacy_unit!r}, got {self.privacy_unit!r}."
             )
         self.ledger_ = ledger  # also of a fit that raises after a release
         seed = self.insecure_seed

@@ -1,6 +1,7 @@
 """The classes of a classifier: given, with noisy counts that show whether they are the labels, or bought."""
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,7 +87,15 @@ class WithClasses(ClassifierMixin, PrivateEstimator):
         names, counts = class_counts(labels)
         noisy = buy_counts(session, {"classes": counts}, paying.randomness)["classes"]
         # noisy counts were rounded to whole numbers, by at most a half
-        found = names[noisy > paying.budget.classes_threshold(session.event) + 0.5]
-        if not len(found):
+        needed, rows = paying.budget.classes_threshold(session.event) + 0.5, paying.num_records
+        bought = noisy > needed
+        if not bought.any():
             raise ValueError("not even one class is frequent enough to be bought at this epsilon. Pass classes=.")
-        return found
+        others = rows - float(noisy[bought].sum())
+        if bought.sum() < 2 or others > max(needed, rules.OTHERS * rows):
+            warnings.warn(
+                f"classes: only {names[bought].tolist()} could be bought, and about {max(others, 0):.0f} of {rows} "
+                f"rows have another label. Each takes about {needed:.0f} rows: pass classes=, the labels, or more epsilon.",
+                stacklevel=2,
+            )
+        return names[bought]
