@@ -95,7 +95,7 @@ class WithClasses(ClassifierMixin, PrivateEstimator):
         if bought.sum() < 2 or others > max(needed, rules.OTHERS * rows):
             warnings.warn(
                 f"classes: only {names[bought].tolist()} could be bought, and about {max(others, 0):.0f} of {rows} "
-                f"rows have another label. Each takes about {needed:.0f} rows: pass classes=, the labels, or more epsilon.",
+                f"rows have another label. Each takes about {needed:.0f} rows: pass classes=, the labels.",
                 stacklevel=2,
             )
         return names[bought]
