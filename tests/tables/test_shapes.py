@@ -68,6 +68,15 @@ def test_a_row_is_in_one_cell_and_end_bins_hold_what_lies_beyond_them(value, bin
     assert dict(zip(age.cells, age.rows, strict=True)) == expected
 
 
+def test_a_number_of_which_no_bin_was_bought_has_one_cell():
+    facts = Facts(column="x", kind="number", missing=0.0)
+    survey = Survey(rows=100.0, columns=(facts,), noise_std=1.0, threshold=5.0)
+    piece = NumberPiece(column="x", lower=0.0, upper=1.0, centre=0.5, scale=0.5)
+    encoder = Encoder(pieces=(piece,), target=LOG, missing=("",))
+    made = Preprocessing(encoder=encoder, survey=survey, model=ModelSpec.of("linear", None, encoder), rows=100.0)
+    assert shapes(made, {"weight": torch.tensor([[2.0]])})[0].cells == ("any",)
+
+
 def test_rows_that_noise_hid_are_in_the_shape():
     """Of 1,000 rows noise hid all but those of one end bin: the step above it decides, and is shown."""
     facts = Facts(column="x", kind="number", missing=0.0, bins=(Bin(1.0, 2.0, 200.0),))

@@ -18,10 +18,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 DAY = datetime(2024, 7, 26)
-_DRAWS: Final = {
-    "filters": ("random", "pprint"),
-    "globals": ("lipsum", "cycler", "joiner"),
-}  # objects of their own, or an order by address
+# What draws, holds a state of its own, or has an order by addresses of memory.
+_LEFT_OUT: Final = {"filters": ("random", "pprint"), "globals": ("lipsum", "cycler", "joiner")}
 _PLAIN = (str, int, float, bool, type(None), list, tuple, Mapping, Undefined, Namespace, LoopContext)
 
 
@@ -59,7 +57,7 @@ def _filter(function: Callable[..., Any]) -> Callable[..., Any]:
 class _Environment(ImmutableSandboxedEnvironment):
     def __init__(self) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
-        for kind, names in _DRAWS.items():
+        for kind, names in _LEFT_OUT.items():
             for name in names:
                 getattr(self, kind).pop(name)
         self.filters = {name: _filter(function) for name, function in (self.filters | {"tojson": _json}).items()}
@@ -78,7 +76,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
 
 def _json(value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, **more: Any) -> str:
-    # As transformers has it: no escapes of HTML.
+    """Return JSON as transformers has it: without escapes of HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, **more)
 
 

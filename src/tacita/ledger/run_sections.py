@@ -256,15 +256,13 @@ def score_in_words(score: Any) -> str | None:
     """
     if (value := _number(score, "value")) is None:
         return None
-    measure, area, guess = (
-        in_words(score.get("measure")),
-        score.get("AUC"),
-        _number(score.get("constant_guess"), "value"),
-    )
+    measure, area = in_words(score.get("measure")), score.get("AUC")
     words = f"{measure} {value:.3f}{_interval_in_words(score)}"
     if (found := _number(area, "value")) is not None:
         words += f", AUC {found:.3f}{_interval_in_words(area)}"
-    return words if not guess else f"{words}; always answering the same has {measure} {guess:.3f}"
+    if guess := _number(score.get("constant_guess"), "value"):
+        words += f"; always answering the same has {measure} {guess:.3f}"
+    return words
 
 
 def _interval_in_words(score: Any) -> str:

@@ -199,6 +199,8 @@ def _all_bins(facts: Facts, rows: float) -> list[Bin]:
 
     Nothing lies outside of refined bins. Zeros are in a bin of theirs, or in that of a refinement.
     """
+    if not facts.bins:
+        return []
     bins, refined = list(bins_of_all_rows(facts)), best_bins(facts) is facts.fine
     zeros = [bin for bin in facts.bins if bin.lower == bin.upper]
     known = sum(bin.count for bin in [*bins, *zeros])
