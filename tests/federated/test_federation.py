@@ -559,6 +559,9 @@ def test_a_client_that_is_finished_is_a_run_like_any_other(tmp_path):
     assert "1 of 6 planned queries made" in " ".join(words.split())
     assert "Dr. X" in words
     assert not (place / "private").exists()
+    with pytest.raises(ResumeError, match="sealed already, and what it states stays as it is: tacita sign takes"):
+        finish_client(settings, number=0, folder=place, about={"contact": "x@example.org"})
+    assert finish_client(settings, number=0, folder=place, about={"responsible": "Dr. X"}) == words
     checked = check_run(place)
     assert not checked.faults
     assert checked.verdict.word == "private"

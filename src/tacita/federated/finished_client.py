@@ -50,7 +50,7 @@ def finish_client(
         dataset_name: Public name of the client's data, under which its runs are listed beside their folders.
 
     Raises:
-        ResumeError: The folder is not that of this client.
+        ResumeError: The folder is not that of this client, or is sealed, and ``about`` is not what it states.
         TacitaError: The client has sent no message.
         LedgerError: The client is still running.
     """
@@ -58,7 +58,13 @@ def finish_client(
     check_name(dataset_name, folder)
     place = RunFolder(folder)
     if ends_with_seal(place.ledger):  # private files may be there still
-        finish_sealed(place.path, SealedRun.intact(place.path).stated)
+        stated = SealedRun.intact(place.path).stated
+        if about and dict(about) != stated.get("about"):
+            raise ResumeError(
+                f"{str(folder)!r} is sealed already, and what it states stays as it is: tacita sign takes "
+                "--responsible, --contact and --purpose."
+            )
+        finish_sealed(place.path, stated)
         return tidied(place)
     if not place.unfinished or not place.checkpoint.exists():
         raise ResumeError(f"folder must be that of a client that has started, got {str(folder)!r}.")
