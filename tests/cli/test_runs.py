@@ -184,7 +184,7 @@ def test_an_enormous_epsilon_is_not_shown_as_a_promise(settings, table, tacita_c
 
 def test_classes_are_said_as_they_are_given(settings, table, tacita_command):
     says = "Classes as given: no, yes, yess. Rows whose target is none of them contribute nothing"
-    words = ("train", "table.csv", "--target", "label", "--epsilon", "20", "--delta", "1e-3", "--classes", "no,yes,yess")
+    words = ("train", "table.csv", "--target", "label", "--epsilon", "20", "--delta", "1e-3", "--classes=no,yes,yess")
     quick = (*words, "--drop", '"patient",kind', "--sample-rate", "0.5", "--queries", "2", "--output", "run")
     assert f"{says}.\n" in tacita_command(*quick, "--dry-run").out
     assert f"{says}, and no message tells how many: check" in tacita_command(*quick, "--dry-run", "--rows", "400").out
