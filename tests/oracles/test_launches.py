@@ -68,7 +68,7 @@ class Budget(NamedTuple):
 
 BUDGETS = {
     layers: Budget(plain=16, launches=48, float64=21, waits=2, copies=5),
-    convolutions: Budget(plain=25, launches=89, float64=21, waits=2, copies=5),
+    convolutions: Budget(plain=25, launches=87, float64=21, waits=2, copies=5),
     Attention: Budget(plain=71, launches=178, float64=55, waits=3, copies=5),
 }
 
@@ -84,9 +84,9 @@ def rows() -> tuple[Tensor, Tensor]:
 CELLS = run_path(str(Path(__file__).parents[2] / "benchmarks" / "cells.py"))
 OF_CELLS = {
     "a": Budget(plain=16, launches=49, float64=21, waits=2, copies=5),
-    "b": Budget(plain=29, launches=80, float64=21, waits=2, copies=5),
+    "b": Budget(plain=29, launches=78, float64=21, waits=2, copies=5),
     "c": Budget(plain=263, launches=956, float64=65, waits=3, copies=6),
-    "d": Budget(plain=328, launches=776, float64=115, waits=3, copies=14),
+    "d": Budget(plain=328, launches=775, float64=115, waits=3, copies=14),
     "e": Budget(plain=365, launches=1198, float64=124, waits=3, copies=24),
     "f": Budget(plain=329, launches=883, float64=122, waits=3, copies=24),
 }

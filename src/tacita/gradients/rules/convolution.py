@@ -239,7 +239,7 @@ def _weight_grads(use: LayerUse) -> Tensor:
         height = max(1, PATCHES // max(1, held))
         pairs = zip(x.split(height), grad.split(height), strict=True)
         products = [outer_grads(_grouped(use, d), _patches(use, a)) for a, d in pairs]  # faster than their transposes
-        found = torch.cat(products).mT.contiguous().view(len(x), *shape)
+        found = torch.cat([one.mT for one in products]).view(len(x), *shape)
     return found if images == 1 else found.view(-1, images, *shape).sum(dim=1)
 
 
