@@ -39,9 +39,13 @@ def test_a_plain_backward_adds_nothing_to_a_release(problem, make_oracle, device
 
 def test_a_release_in_inference_mode_is_one_as_ever(problem, make_oracle):
     model, loss_fn, data = problem
-    oracle, optimizer = make_oracle(), torch.optim.SGD(model.parameters(), lr=0.1)
+    make_oracle().backward()
+    expected = grads(model)
+    oracle, optimizer = make_oracle(), torch.optim.SGD(model.parameters(), lr=0.1)  # the same streams
     with torch.inference_mode():
         oracle.backward()
+    assert equal(grads(model), expected)
+    assert oracle.session.queries_made == 1
     if model.weight.is_cpu:  # an exception in any hook aborts the process on the simulated device
         with pytest.raises(RuntimeError, match=r"delete loss\.backward\(\)"):
             loss_fn(model, data).mean().backward()

@@ -57,15 +57,8 @@ def finish_client(
     check_about(about or {})
     check_name(dataset_name, folder)
     place = RunFolder(folder)
-    if ends_with_seal(place.ledger):  # private files may be there still
-        stated = SealedRun.intact(place.path).stated
-        if about and dict(about) != stated.get("about"):
-            raise ResumeError(
-                f"{str(folder)!r} is sealed already, and what it states stays as it is: tacita sign takes "
-                "--responsible, --contact and --purpose."
-            )
-        finish_sealed(place.path, stated)
-        return tidied(place)
+    if ends_with_seal(place.ledger):
+        return _sealed_before(place, about or {})
     if not place.unfinished or not place.checkpoint.exists():
         raise ResumeError(f"folder must be that of a client that has started, got {str(folder)!r}.")
     _, head = checkpoint.load(place.checkpoint)
@@ -107,3 +100,15 @@ def finish_client(
         words = publish(ledger, make_statement)
     run.finish()
     return words.text
+
+
+def _sealed_before(place: RunFolder, about: Mapping[str, str]) -> str:
+    """Remove private files that may be there still, and return the statement, which stays as it is."""
+    stated = SealedRun.intact(place.path).stated
+    if about and dict(about) != stated.get("about"):
+        raise ResumeError(
+            f"{str(place.path)!r} is sealed already, and what it states stays as it is: tacita sign takes "
+            "--responsible, --contact and --purpose."
+        )
+    finish_sealed(place.path, stated)
+    return tidied(place)
