@@ -50,10 +50,21 @@ def test_a_quantile_is_kept(quantile):
     assert found.coef_ == pytest.approx(plain.coef_, abs=0.2)
 
 
+@pytest.mark.parametrize("quantile", [0.1, 0.25, 0.9])
+def test_a_quantile_is_kept_where_residuals_are_a_25th_of_the_targets(quantile):
+    rng = np.random.default_rng(5)
+    X = rng.standard_normal((8000, 5))
+    y = X @ [1.0, 2.0, -1.0, 0.5, 3.0] + 0.1 * rng.standard_normal(8000)
+    settings = {**SETTINGS, "data_norm": 2.3, "target_range": (-9.0, 9.0)}
+    for epsilon in (1.0, 10.0):
+        found = PrivateQuantileRegressor(epsilon=epsilon, quantile=quantile, **settings).fit(X, y)
+        assert (y <= found.predict(X)).mean() == pytest.approx(quantile, abs=0.03)
+
+
 def test_a_penalty_shrinks_a_quantile_as_it_says():
     X, y = table()
     found = PrivateQuantileRegressor(epsilon=1e9, alpha=400.0, steps=240, **SETTINGS).fit(X, y)
-    width = 0.05 * 12
+    width = 0.005 * 12
 
     def pinball(r):  # the median's, with its kink rounded between -width and width
         return np.where(np.abs(r) <= width, r**2 / (4 * width) + width / 4, np.abs(r) / 2)
@@ -101,6 +112,6 @@ def test_settings_are_refused(kind, settings, message):
 def test_gradients_are_clipped_where_the_scaled_loss_is_steepest(quantile):
     """On both sides: a quantile below 1/2 is steeper below, and one above it is steeper above."""
     model = PrivateQuantileRegressor(quantile=quantile)
-    loss, _ = model._scaled_loss(2.0)
+    loss, _ = model._scaled_loss(2.0, "preconditioned")
     steepest = loss.derivative(torch.tensor([[-1e3], [1e3]]), torch.zeros(2)).abs().max().item()
     assert model._max_derivative == pytest.approx(steepest)

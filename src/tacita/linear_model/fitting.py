@@ -200,7 +200,7 @@ class Descent:
         assert self.plans[0] is not None, "registered by plan_descent"
         rows = table_rows(table.features, **table.root_unit)
         moment, _ = released_moments(self.paying, self.plans[0], rows)
-        phases = tuple(self.curvatures[-steps:]) or (self.loss.curvature,)
+        phases = tuple(self.curvatures[:steps]) or (self.loss.curvature,)
         for phase, curvature in enumerate(phases):
             damping = self._damping(len(moment), curvature)
             found = PreconditionedDescent(

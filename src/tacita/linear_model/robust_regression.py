@@ -38,7 +38,7 @@ class DescentRegressor(PrivateRegressor, DescentModel):
         """The largest derivative of the loss, which no purchase changes."""
 
     @abstractmethod
-    def _scaled_loss(self, target_scale: float) -> tuple[OutputLoss, float]:
+    def _scaled_loss(self, target_scale: float, solver: rules.SolverName) -> tuple[OutputLoss, float]:
         """Return the loss of scaled targets, and what the loss of targets is divided by to get it."""
 
     def _curvatures(self) -> Sequence[float]:
@@ -46,11 +46,12 @@ class DescentRegressor(PrivateRegressor, DescentModel):
         return ()
 
     def _register(self, paying: Paying, size: float) -> Any:
+        solver = self._solver(size)
         rule = rules.descent_rule(
-            solver=self._solver(size),
+            solver=solver,
             max_derivative=self._max_derivative,
             share=rules.WHOLE,
-            steps=self.steps,
+            steps=self.steps or (rules.QUANTILE_STEPS if solver == "preconditioned" and self._curvatures() else None),
             max_grad_norm=self.max_grad_norm,
         )
         return rule, paying.plan_descent(rule)
@@ -59,7 +60,7 @@ class DescentRegressor(PrivateRegressor, DescentModel):
         self, paying: Paying, registered: Any, table: ScaledTable, targets: np.ndarray, target_scale: float
     ) -> Solution:
         rule, plans = registered
-        loss, unit = self._scaled_loss(target_scale)
+        loss, unit = self._scaled_loss(target_scale, rule.solver)
         penalty = self._penalty(paying, table) * target_scale**2 / unit
         descent = Descent(paying, plans, table, targets, loss, rule, penalty, self._curvatures())
         found, damping = descent.fit()
@@ -113,7 +114,7 @@ class PrivateHuberRegressor(DescentRegressor):
     def _max_derivative(self) -> float:
         return 1.0
 
-    def _scaled_loss(self, target_scale: float) -> tuple[OutputLoss, float]:
+    def _scaled_loss(self, target_scale: float, solver: rules.SolverName) -> tuple[OutputLoss, float]:
         share = rules.HUBER if self.threshold is None else self.threshold / target_scale
         share = min(max(share, LEAST_THRESHOLD), MOST_THRESHOLD)
         return MultipliedLoss(HuberLoss(share), 1 / share), share * target_scale**2
@@ -123,8 +124,8 @@ class PrivateHuberRegressor(DescentRegressor):
 class PrivateQuantileRegressor(DescentRegressor):
     r"""Linear regression of a quantile under (epsilon, delta)-differential privacy.
 
-    The loss of a residual :math:`r = y - z` is :math:`\max(q r, (q - 1) r)`, whose kink is rounded over a tenth of the
-    scale of the targets. It is fitted as :class:`PrivateHuberRegressor` is, whose other parameters, attributes and
+    The loss of a residual :math:`r = y - z` is :math:`\max(q r, (q - 1) r)`, whose kink is rounded over a hundredth of
+    the scale of the targets (a tenth, where the solver is not "preconditioned"). It is fitted as :class:`PrivateHuberRegressor` is, whose other parameters, attributes and
     guarantee it has. Far from the median, and with a small budget for its rows and columns, the default is Newton steps
     (:class:`~tacita.linear_model.NewtonDescent`).
 
@@ -158,5 +159,6 @@ class PrivateQuantileRegressor(DescentRegressor):
     def _curvatures(self) -> Sequence[float]:
         return rules.QUANTILE_CURVATURES
 
-    def _scaled_loss(self, target_scale: float) -> tuple[OutputLoss, float]:
-        return QuantileLoss(self.quantile, rules.WIDTH), target_scale
+    def _scaled_loss(self, target_scale: float, solver: rules.SolverName) -> tuple[OutputLoss, float]:
+        width = rules.FINE_WIDTH if solver == "preconditioned" else rules.WIDTH
+        return QuantileLoss(self.quantile, width), target_scale

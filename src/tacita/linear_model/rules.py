@@ -29,9 +29,10 @@ QUANTILE = 0.9  # of row norms (or absolute targets): what is longer is clipped
 DAMPING = 0.5  # in units of the expected size of the noise
 WHOLE = 1.0  # C over the largest derivative, for losses whose minimum a smaller threshold would move
 HUBER = 0.15  # threshold of the Huber loss, in units of the scale of the targets
-WIDTH = 0.05  # smoothing of the quantile loss, in the same units
+WIDTH, FINE_WIDTH = 0.05, 0.005  # smoothing of the quantile loss, in the same units; fine for preconditioned steps
 QUANTILE_SIZE, QUANTILE_FAR = 30.0, 0.25  # mu n / d below which quantiles so far from 1/2 are found by Newton steps
-QUANTILE_CURVATURES = (1.0, 3.0, 10.0)  # of its phases: the last one is the bound 1 / (2 WIDTH)
+QUANTILE_CURVATURES = (1.0, 2.2, 4.6, 10.0, 22.0, 46.0, 100.0)  # of its phases: the last is 1 / (2 FINE_WIDTH)
+QUANTILE_STEPS = 49  # of them
 
 
 SolverName = Literal["preconditioned", "newton", "momentum"]
