@@ -82,7 +82,8 @@ def main() -> None:
             print(line, flush=True)
     words = (
         f"`python {SCRIPT}`: pinball loss on a fifth of the rows that was held out over that of the best constant, "
-        f"mean of {runs} runs; less is better, and 1 is a constant. (epsilon, 1e-6), zero_out_one, 30 Newton and 49 preconditioned steps. The row "
+        f"mean of {runs} runs; less is better, and 1 is a constant. (epsilon, 1e-6), zero_out_one, 30 Newton and 49 "
+        "preconditioned steps. The row "
         "norm was declared; columns were standardised by, and the range of targets taken from, the data, which leaks "
         "and is in no epsilon, for both alike."
     )

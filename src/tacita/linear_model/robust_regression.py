@@ -125,8 +125,9 @@ class PrivateQuantileRegressor(DescentRegressor):
     r"""Linear regression of a quantile under (epsilon, delta)-differential privacy.
 
     The loss of a residual :math:`r = y - z` is :math:`\max(q r, (q - 1) r)`, whose kink is rounded over a hundredth of
-    the scale of the targets (a tenth, where the solver is not "preconditioned"). It is fitted as :class:`PrivateHuberRegressor` is, whose other parameters, attributes and
-    guarantee it has. Far from the median, and with a small budget for its rows and columns, the default is Newton steps
+    the scale of the targets (a tenth, where the solver is not "preconditioned"). It is fitted as
+    :class:`PrivateHuberRegressor` is, whose other parameters, attributes and guarantee it has, in 49 steps. Far from
+    the median, and with a small budget for its rows and columns, the default is Newton steps
     (:class:`~tacita.linear_model.NewtonDescent`).
 
     Args:
