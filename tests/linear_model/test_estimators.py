@@ -746,3 +746,14 @@ def test_one_foreign_label_raises_no_more_than_its_neighbour(label):
     X, y, _ = data(1000)
     y[0] = label
     made(PrivateLogisticRegression, classes=[0, 1], data_norm=3.0).fit(X, y)
+
+
+@pytest.mark.parametrize("kind", [PrivateRidge, PrivateHuberRegressor])
+@pytest.mark.parametrize(("away", "far"), [(0.0, []), (300.0, ["targets"])])
+def test_targets_far_from_zero_are_warned_of_where_second_moments_show_them(kind, away, far):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((5000, 3))
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        kind(epsilon=1.0, delta=1e-6).fit(X, X @ [1.0, 2.0, -1.0] + away)
+    assert [str(one.message).split()[0] for one in found] == far * (kind is PrivateRidge)

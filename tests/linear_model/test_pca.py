@@ -63,3 +63,12 @@ def test_a_row_of_any_content_raises_nothing_and_leaves_numbers(bad):
 def test_more_components_than_columns_are_refused_before_anything_is_spent():
     with pytest.raises(ValueError, match="n_components must be at most the number of columns, 4, got 5"):
         PrivatePCA(epsilon=1.0, delta=DELTA, n_components=5).fit(rows(300))
+
+
+@pytest.mark.parametrize(("shift", "told"), [(0.0, 0), (1.0, 0), (10.0, 1)])
+def test_rows_far_from_zero_are_warned_of(shift, told):
+    X = np.random.default_rng(0).standard_normal((5000, 4)) + shift
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        PrivatePCA(epsilon=1.0, delta=1e-6).fit(X)
+    assert [str(one.message).startswith("rows lie far from 0") for one in found] == [True] * told

@@ -1,5 +1,6 @@
 """The two ways to fit a linear model: steps on clipped gradients, and the solution from released second moments."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,11 @@ from tacita.random import Randomness
 from tacita.sampling import FullBatchSampler
 
 ROW_NORM = 1.0
+MOSTLY_MEAN, SEEN = 0.75, 4.0  # share of a mean in the squares from which on a warning is given; in noise deviations
+OFF_CENTRE = {
+    "rows": "take public means off the columns, or those of PrivateStandardScaler",
+    "targets": "declare target_range, or take a public mean off them",
+}
 
 
 @dataclass(frozen=True)
@@ -130,6 +136,22 @@ def released_moments(paying: Paying, planned: Planned, source: LinearSource) -> 
     return release.gradient["matrix"], oracle.noise_std["second_moment"] / oracle.divisor
 
 
+def warn_of_offsets(moments: Tensor, noise_std: float, constant: int) -> None:
+    """Warn of rows or targets that lie far from 0 compared to their spread, by released second moments.
+
+    ``constant`` is the place of the constant: the columns stand before it, and a target may stand behind it.
+    """
+    squared_means = moments[constant].square() / moments[constant, constant].clamp(min=noise_std)
+    for name, part in {"rows": slice(constant), "targets": slice(constant + 1, None)}.items():
+        squares = moments.diagonal()[part].clamp(min=0.0).sum() + SEEN * noise_std
+        if squared_means[part].sum() > MOSTLY_MEAN * squares:
+            warnings.warn(
+                f"{name} lie far from 0 compared to their spread, and the noise is in proportion to how far: "
+                f"{OFF_CENTRE[name]}.",
+                stacklevel=5,
+            )
+
+
 @dataclass(frozen=True)
 class ScaledTable:
     """A table in units in which most rows, constant included, are no longer than 1.
@@ -199,7 +221,9 @@ class Descent:
         table, steps, damping = self.table, self.rule.steps, 0.0
         assert self.plans[0] is not None, "registered by plan_descent"
         rows = table_rows(table.features, **table.root_unit)
-        moment, _ = released_moments(self.paying, self.plans[0], rows)
+        moment, noise_std = released_moments(self.paying, self.plans[0], rows)
+        if table.constant is not None:
+            warn_of_offsets(moment, noise_std, len(moment) - 1)
         phases = tuple(self.curvatures[:steps]) or (self.loss.curvature,)
         for phase, curvature in enumerate(phases):
             damping = self._damping(len(moment), curvature)
@@ -276,6 +300,8 @@ def fit_by_moments(
     moment, noise_std = released_moments(paying, planned, source)
     order = [*range(columns), *([] if table.constant is None else [columns + 1]), columns]  # the target comes last
     moment = moment[order][:, order]
+    if table.constant is not None:
+        warn_of_offsets(moment, noise_std, columns)
     penalised = torch.ones(len(moment) - 1, dtype=torch.float64)
     penalised[columns:] = 0.0
     if l1:

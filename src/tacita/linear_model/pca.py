@@ -13,7 +13,7 @@ from tacita.linear.row_blocks import as_row_blocks
 from tacita.linear.source import table_rows
 from tacita.linear_model import rules
 from tacita.linear_model.base import PrivateEstimator
-from tacita.linear_model.fitting import released_moments
+from tacita.linear_model.fitting import released_moments, warn_of_offsets
 from tacita.linear_model.purchases import buy_scales
 
 
@@ -75,7 +75,8 @@ class PrivatePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstim
             lengths = {"rows": table.norms(torch.ones(columns, dtype=torch.float64), 0.0).numpy()}
             norm = buy_scales(for_scales, lengths, paying.randomness, rules.QUANTILE)["rows"]
         source = table_rows(table, scale=2**-0.5 / norm, intercept=2**-0.5)
-        moments, _ = released_moments(paying, planned, source)
+        moments, noise_std = released_moments(paying, planned, source)
+        warn_of_offsets(moments, noise_std, columns)
         found = 2 * moments.numpy()  # of (x / R, 1), where the last entry is the share of rows that count
         found /= max(found[-1, -1], 1 / paying.num_records)
         mean = found[-1, :-1]
