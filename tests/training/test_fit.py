@@ -138,6 +138,7 @@ def test_a_large_delta_is_accepted_when_asked_for_and_said():
     [
         ("num_worker", r"fit\(\) has no argument 'num_worker'. Did you mean 'num_workers'"),
         ("qqqq", r"fit\(\) has no argument 'qqqq'. Its arguments are model, loss_fn, .*, randomness\."),
+        ("learning_rate", r"'learning_rate': it is the optimizer's. Give .*torch.optim.SGD\(params, lr=\.\.\.\)\."),
         ("planned_queries", r"fit\(\) has no argument 'planned_queries': .*\(planned_queries=.*your-own-loop.md"),
         ("sampler", r"fit\(\) has no argument 'sampler': .*write your own loop"),
     ],

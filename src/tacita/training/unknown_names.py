@@ -8,6 +8,8 @@ from typing import ParamSpec, TypeVar
 from tacita._near_names import did_you_mean
 from tacita.oracles import ClippedGradientOracle
 
+OF_OPTIMIZERS = {name: name for name in ("lr", "momentum", "weight_decay")} | {"learning_rate": "lr"}
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -27,6 +29,8 @@ def refuse_unknown_names(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _way_out(name: str, names: list[str]) -> str:
+    if name in OF_OPTIMIZERS:
+        return f": it is the optimizer's. Give optimizer=lambda params: torch.optim.SGD(params, {OF_OPTIMIZERS[name]}=...)."
     if name in signature(ClippedGradientOracle).parameters:
         return (
             ": it makes one oracle with one session, and goes on with them after an interruption if it has a folder. "
