@@ -30,7 +30,8 @@ def refuse_unknown_names(function: Callable[P, R]) -> Callable[P, R]:
 
 def _way_out(name: str, names: list[str]) -> str:
     if name in OF_OPTIMIZERS:
-        return f": it is the optimizer's. Give optimizer=lambda params: torch.optim.SGD(params, {OF_OPTIMIZERS[name]}=...)."
+        given = f"lambda params: torch.optim.SGD(params, {OF_OPTIMIZERS[name]}=...)"
+        return f": it is the optimizer's. Give optimizer={given}."
     if name in signature(ClippedGradientOracle).parameters:
         return (
             ": it makes one oracle with one session, and goes on with them after an interruption if it has a folder. "
