@@ -180,3 +180,27 @@ def test_r2(people, rows):
 def test_the_check_of_r2_can_fail():
     """Bins that are read at four fifths of their squared errors, at a million rows."""
     assert of_r2("rare errors", 10**6, 5.0, LARGEST_ERROR, draws=300, squares=0.8 * _error_edges(LARGEST_ERROR)) < 0.5
+
+
+def of_mean_error(people, rows, noise, largest, *, narrower=1.0):
+    """The share of intervals that cover the mean absolute error; ``narrower``: the twin."""
+    predicted, target = PEOPLES[people]
+    errors = np.minimum((predicted - target) ** 2, largest)
+    edges, generator = _error_edges(largest), np.random.default_rng(rows)
+    law = chances(errors, edges, 1).sum(0) / PEOPLE
+    counts = noisy(generator, generator.multinomial(rows, law / law.sum(), DRAWS), noise)
+    found = [one for one in (intervals.mean_root(each, edges, noise) for each in counts) if one is not None]
+    truth = float(np.sqrt(errors).mean()) * narrower
+    assert all(0 <= one.lower <= one.value <= one.upper for one in found)
+    return 1 - (1 - covers(found, truth)) * len(found) / DRAWS if found else 1.0
+
+
+@pytest.mark.parametrize("rows", [10**k for k in range(2, 8)])
+@pytest.mark.parametrize("people", PEOPLES)
+def test_mean_absolute_error(people, rows):
+    for noise, largest in ((20.0, LARGEST_ERROR), (1.0, LARGEST_ERROR), (5.0, SMALLER_ERROR)):
+        assert of_mean_error(people, rows, noise, largest) >= FEWEST, (noise, largest)
+
+
+def test_the_check_of_mean_errors_can_fail():
+    assert of_mean_error("normal", 10**6, 5.0, LARGEST_ERROR, narrower=1.04) < FEWEST

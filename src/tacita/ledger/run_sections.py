@@ -234,9 +234,7 @@ def score_in_full(score: Any) -> str:
     if value is not None and low is not None and {"level", "rows"} <= set(score):
         number = f"about {in_words(score['rows'])} {score.get('of', 'rows')}"
         words += f" ({score['level']:.0%} interval {low:g} to {high:g}, {number})"
-    if isinstance(area := score.get("AUC"), Mapping) and area.get("value") is not None:
-        low, high = area.get("interval", (None, None))
-        words += f"; AUC {area['value']:.3f}" + (f" (interval {low:g} to {high:g})" if low is not None else "")
+    words += _beside(score, "; ", "interval ")
     guess = score.get("constant_guess")
     if isinstance(guess, Mapping):
         noise = f", give or take {guess['noise']:.3f} of noise" if "noise" in guess else ""
@@ -256,18 +254,30 @@ def score_in_words(score: Any) -> str | None:
     """
     if (value := _number(score, "value")) is None:
         return None
-    measure, area = in_words(score.get("measure")), score.get("AUC")
-    words = f"{measure} {value:.3f}{_interval_in_words(score)}"
-    if (found := _number(area, "value")) is not None:
-        words += f", AUC {found:.3f}{_interval_in_words(area)}"
+    measure = in_words(score.get("measure"))
+    words = f"{measure} {value:.3f}{_interval_in_words(score)}{_beside(score, ', ')}"
     if guess := _number(score.get("constant_guess"), "value"):
         words += f"; always answering the same has {measure} {guess:.3f}"
     return words
 
 
-def _interval_in_words(score: Any) -> str:
+def _beside(score: Mapping[str, Any], before: str, word: str = "") -> str:
+    """Say the other measures of a score that have a number."""
+    measures = {"AUC": ".3f", "mean_absolute_error": ".4g"}
+    found = {name: score[name] for name in measures if _number(score.get(name), "value") is not None}
+    return "".join(
+        f"{before}{name.replace('_', ' ')} {one['value']:{measures[name]}}{_interval_in_words(one, word)}"
+        for name, one in found.items()
+    )
+
+
+def _interval_in_words(score: Any, word: str = "") -> str:
     interval = score.get("interval")
-    return " ({:g} to {:g})".format(*interval) if isinstance(interval, list | tuple) and len(interval) == 2 else ""
+    return (
+        f" ({word}{interval[0]:g} to {interval[1]:g})"
+        if isinstance(interval, list | tuple) and len(interval) == 2
+        else ""
+    )
 
 
 def epsilon_in_words(weighed: Verdict) -> str:

@@ -102,7 +102,15 @@ def bought(
     for name, value in (("balanced_accuracy", score.balanced), ("AUC", score.auc)):
         if value is not None:
             found[name] = {"value": value.value, "interval": _ends(value)}
+    if score.absolute is not None and isinstance(encoder.target, NumberTarget):
+        found["mean_absolute_error"] = in_units(score.absolute, encoder.target.scale)
     return found
+
+
+def in_units(found: ScoreInterval, scale: float) -> dict[str, Any]:
+    """Return a number and its interval times the scale, in four digits, the ends rounded outwards."""
+    low, value, high = (scale * part for part in (found.lower * (1 - 5e-4), found.value, found.upper * (1 + 5e-4)))
+    return {"value": float(f"{value:.4g}"), "interval": [float(f"{low:.4g}"), float(f"{high:.4g}")]}
 
 
 def not_stated(score: Score) -> str:

@@ -16,6 +16,7 @@ VISIBLE = 3.0  # a number of rows below so many standard deviations of its noise
 ROUNDING = 1 / 12  # variance that rounding to whole numbers adds
 SKEW = (Z**2 - 1) / 6  # rows: what the skewness of a sum of rows moves its quantiles, at most
 SKEW_OF_READ = (2 * Z**2 + 1) / 6  # ... where the variance is read from the same rows
+ROOT = 2 / (3**0.25 + 3**-0.25)  # of an error whose square lies between two edges, one three times the other
 FARTHEST = 1e3  # R2 is searched down to 1 - FARTHEST
 CURVE_ERROR = 0.015  # allowed error of an area that is read from ten bins
 OUTER_BIN = 1.5  # width that an open bin of log odds is taken to have
@@ -114,6 +115,25 @@ def ratio(
     if lowest > highest:
         lowest, highest = 0.0, FARTHEST
     return _between(value, 1 - min(highest, FARTHEST), 1 - min(lowest, FARTHEST), most=2.0)
+
+
+def mean_root(counts: np.ndarray, squares: np.ndarray, noise_std: float) -> ScoreInterval | None:
+    r"""Return the interval of a mean absolute error, from counts of squared errors; ``None`` if no rows are seen.
+
+    An error e is counted as the root of a square that e^2 is rounded to at random. The mean of that is at most e, and
+    at least e times ``ROOT``, or e - sqrt(s) / 4 below the smallest square s above 0.
+    """
+    values, number = np.sqrt(squares), float(counts.sum())
+    fewest = number - math.sqrt(len(counts)) * noise_std
+    if number < max(VISIBLE * math.sqrt(len(counts)) * noise_std, 2.0):
+        return None
+    mean = float(np.clip(counts @ values / number, 0.0, values[-1]))
+    spread = _spread(counts, values, noise_std, number)
+    half = Z * math.sqrt(number * spread**2 + (noise_std * _norm(values - mean)) ** 2) + SKEW_OF_READ * values[-1]
+    upper = (mean + half / fewest) / ROOT + values[1] / 4
+    return ScoreInterval(
+        value=2 * mean / (1 + ROOT), lower=max(mean - half / fewest, 0.0), upper=min(upper, float(values[-1]))
+    )
 
 
 def _largest_ratio(errors: float, total: float, variance: np.ndarray) -> float:

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from tacita.tables.encoding import Encoder
-from tacita.tables.intervals import ScoreInterval, area_under_curve, mean_recall, ratio, share
+from tacita.tables.intervals import ScoreInterval, area_under_curve, mean_recall, mean_root, ratio, share
 
 LARGEST_ERROR = 9.0  # bound on squared errors: three standard deviations of the target
 SMALLER_ERROR = 3.0  # ... 1.7 of them, where the noise on the sum of squared targets is large
@@ -54,6 +54,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         balanced: Mean recall of the model's classes; ``None`` for a regression, or if a class has too few rows.
         auc: Area under the curve; ``None`` unless there are two classes with enough rows.
         sizes: Noisy number of held-out rows of each class; empty for a regression.
+        absolute: Mean absolute error, in standardised units; ``None`` for a classification, and if no rows are seen.
         outside: Share of the targets outside the bounds of R2, and two standard deviations of its noise; ``None`` for a
             classification, and if the rows are few.
     """
@@ -63,6 +64,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     balanced: ScoreInterval | None = None
     auc: ScoreInterval | None = None
     sizes: tuple[float, ...] = ()
+    absolute: ScoreInterval | None = None
     outside: tuple[float, float] | None = None
 
 
@@ -202,11 +204,12 @@ def read_score(
         errors_noise=noise_std[SCORES],
         targets_noise=noise_std[CLASSES],
     )
+    absolute = mean_root(scores, _error_edges(largest), noise_std[SCORES])
     if value.value is None or not _tells_outside(largest):
-        return Score(rows=rows, value=value)
+        return Score(rows=rows, value=value, absolute=absolute)
     total, noise = max(float(classes.sum()), 1.0), 2 * math.sqrt(2) * noise_std[CLASSES]
     outside = min(max(float(classes[0] + classes[-1]) / total, 0.0), 1.0)
-    return Score(rows=rows, value=value, outside=(outside, noise / total))
+    return Score(rows=rows, value=value, absolute=absolute, outside=(outside, noise / total))
 
 
 def _right_and_all(classes: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
