@@ -14,7 +14,7 @@ from tacita.accounting import gaussian_epsilon
 from tacita.correlated import CorrelatedGaussian
 from tacita.federated import LocalPrivacy, QuadraticClients, RecordPrivacy, ReleasedShiftSGDM, TrustedServer
 from tacita.federated import simulated_run as module
-from tacita.federated.round_noise import loudness
+from tacita.federated.round_noise import LOUD, loudness
 from tacita.federated.settings import SimulationSettings
 from tacita.federated.simulated_run import run_simulation
 from tacita.federated.views import models_epsilon, protected_from
@@ -161,6 +161,8 @@ def test_the_commands_check_a_federated_run(config, tmp_path, tacita_command):
     assert shown.code == 0
     assert "finished, verified" in shown.out
     assert "clip21-sgdm on logistic regression, 6 rounds" in shown.out
+    assert "loudness" in shown.out
+    assert f"{LOUD}{shown.out.split('loudness')[1].split(chr(10))[0].strip()}" in " ".join(text.split())
     assert "finished" in tacita_command("list", str(tmp_path)).out
     assert json.loads((tmp_path / "run" / "statement.json").read_text())["files"].keys() == {"model.safetensors"}
     if pytest.importorskip("matplotlib"):

@@ -15,6 +15,7 @@ from tacita.accounting import Event
 from tacita.mechanisms.paid_noise import check_gaussian_noise
 
 Blocks = Mapping[str, Mapping[str, Tensor]]
+LOUD = "How loud a round is: "
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def loudness(
     std = f"{highest:.3g}" if lowest == highest else f"up to {highest:.3g}"
     most = math.hypot(*thresholds.values())
     return (
-        f"How loud a round is: the noise in the mean of its {messages:.6g} messages has a standard deviation of {std} "
+        f"{LOUD}the noise in the mean of its {messages:.6g} messages has a standard deviation of {std} "
         f"in each coordinate and a norm of about {norm:.3g}. That is {norm / most:.3g} times the most that the mean of "
         f"clipped messages can be, {most:.3g}. At the same epsilon fewer rounds, more clients or fewer weights make a "
         "round less loud."
