@@ -102,6 +102,13 @@ def test_commands_of_the_readme_are_those_of_the_command_line(command: str):
     assert bound.arguments
 
 
+def test_the_federation_of_the_readme_is_that_of_the_tutorial():
+    """Whoever pastes its lines beside the tutorial's files has a server and a client that reach each other."""
+    page = (ROOT / "docs" / "federated-flower.md").read_text()
+    tutorial = re.findall(r"^tacita federate .*$", page[page.index("**3. Run it**") :], re.MULTILINE)[:2]
+    assert re.findall(r"^tacita federate .*$", (ROOT / "README.md").read_text(), re.MULTILINE) == tutorial
+
+
 def gone_paths(page: Path, text: str) -> list[str]:
     """The files in backticks that are nowhere: pages name them from the root, or from a folder of their subject."""
     folders = [page.parent, *(ROOT / folder for folder in (".", "src/tacita", "tests", "reproductions/src"))]

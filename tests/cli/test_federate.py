@@ -159,6 +159,7 @@ DRAWN = {"trust": "server", "sample_rate": 1 / 3}
         {},
         {**DRAWN, "noise": "correlated", "neighboring_relation": "zero_out_one"},  # groups that take turns
         {**DRAWN, "noise": "correlated"},  # a banded matrix
+        {"adam_betas": [0.9, 0.99], "adam_eps": 0.1},
     ],
 )
 def test_an_interrupted_run_is_continued_and_charged_once(clients, change):
@@ -234,14 +235,25 @@ def test_a_second_simulation_in_a_folder_leaves_the_first_one_its_key(clients, m
     assert "6 of 6 planned queries made" in " ".join(run_simulation(settings).split())
 
 
-def test_an_interrupted_run_keeps_its_settings(clients):
+@pytest.mark.parametrize(
+    ("change", "differ"),
+    [
+        ({"lr": 0.1}, "lr is 0.5 there and 0.1 here"),
+        (
+            {"epsilon": 4.0, "neighboring_relation": "zero_out_one"},
+            "epsilon is 8.0 .* 4.0 here, neighboring_relation is",
+        ),
+        ({"adam_betas": [0.9, 0.99], "adam_eps": 0.1}, r"adam_betas is None there and \[0.9, 0.99\] here, adam_eps is"),
+    ],
+)
+def test_an_interrupted_run_keeps_its_settings(clients, change, differ):
     def stop(share):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         run_simulation(SimulationSettings.from_toml(toml(settings_of(clients))), stop)
-    with pytest.raises(tacita.ResumeError, match="registered with other settings"):
-        run_simulation(SimulationSettings.from_toml(toml(settings_of(clients, lr=0.1))))
+    with pytest.raises(tacita.ResumeError, match=rf"holds a run with other settings: {differ}"):
+        run_simulation(SimulationSettings.from_toml(toml(settings_of(clients, **change))))
 
 
 def test_cells_that_are_no_number_decide_no_message(clients):

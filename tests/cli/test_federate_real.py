@@ -2,8 +2,10 @@
 
 import os
 import signal
+import socket
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 from tacita.errors import TacitaError
 from tacita.federated import flower_processes, frames
 from tacita.federated.identity import KnownClients
+from tacita.federated.server_folder import ServerFolder
 from tacita.federated.wire import from_wire
 from tests.federated.federations import SETTINGS, rows_of
 from tests.federated.test_federation import TEXT
@@ -108,6 +111,7 @@ def test_a_client_answers_until_it_is_stopped(files, tacita_command, tmp_path):
     assert "PRIVACY STATEMENT" in outcome.out
     assert "1 of 6 planned queries made" in outcome.out
     assert "at most 6 messages: epsilon at most" in outcome.err
+    assert "How loud a round is: the noise in the mean of its 4 messages" in outcome.err
     assert "may still be asked, so that 'mine' is not sealed" in outcome.err
     assert "join --finish" in tacita_command("show", "mine").out
     finished = tacita_command("federate", "join", *files, "--client", "1", "--output", "mine", "--finish")
@@ -169,8 +173,9 @@ def test_a_supernode_that_has_ended_is_started_again(files, tacita_command, monk
     assert "0 of 6 planned queries made" in outcome.out
 
 
-def test_a_run_whose_last_round_had_nobody_is_no_success(files, tmp_path, monkeypatch):
-    """Flower's programs are left out: the state of the server is what a run without a message leaves."""
+@pytest.fixture
+def serving(files, tmp_path, monkeypatch):
+    """A server without Flower's programs: its state is what a run without a message leaves."""
 
     class Done:
         def __init__(self, *_, **__):
@@ -193,8 +198,44 @@ def test_a_run_whose_last_round_had_nobody_is_no_success(files, tmp_path, monkey
     monkeypatch.setattr(flower_processes, "wait_for_port", lambda *_: None)
     security = flower_processes.Security(insecure=True)
     port = flower_processes.free_port()
-    server = flower_processes.Serving(
+    return flower_processes.Serving(
         federation="federation.toml", output="server", host="127.0.0.1", port=port, security=security
     )
-    with pytest.raises(TacitaError, match="the last 4 of 4 rounds had no client's message"):
-        server.run()
+
+
+NOBODY = "the last 4 of 4 rounds had no client's message"
+
+
+def test_a_run_whose_last_round_had_nobody_is_no_success(serving):
+    with pytest.raises(TacitaError, match=NOBODY):
+        serving.run()
+
+
+def test_a_server_waits_for_the_one_that_was_killed(serving, monkeypatch):
+    """What that one has started holds folder and port for some seconds."""
+    with pytest.raises(TacitaError, match=NOBODY):
+        serving.run()
+    Path("server/superlink.log").touch()
+    held, port = ExitStack(), socket.create_server(("127.0.0.1", serving.port))
+    held.enter_context(ServerFolder("server").serving())
+    timers = [threading.Timer(0.5, held.close), threading.Timer(1.0, port.close)]
+    for timer in timers:
+        timer.start()
+    with pytest.raises(TacitaError, match=NOBODY):
+        serving.run()
+    monkeypatch.setattr(flower_processes, "SECONDS_TO_DIE", 0.3)
+    with (
+        socket.create_server(("127.0.0.1", serving.port)),
+        pytest.raises(TacitaError, match=r"Stop what listens there"),
+    ):
+        serving.run()
+
+
+def test_a_server_names_the_settings_that_are_not_those_of_its_folder(serving):
+    Path("server").mkdir()
+    Path("server/settings.json").write_text('{"lr": 0.125}')  # with which nothing has begun
+    with pytest.raises(TacitaError, match=NOBODY):
+        serving.run()
+    Path("federation.toml").write_text(TEXT.replace("lr = 0.5", "lr = 0.25"))
+    with pytest.raises(TacitaError, match=r"holds a run with other settings: lr is 0.5 there and 0.25 here"):
+        serving.run()

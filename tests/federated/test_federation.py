@@ -22,9 +22,10 @@ from tacita.accounting import gaussian_epsilon
 from tacita.errors import DataStructureError, LedgerError, ResumeError
 from tacita.federated import GuardedSource, Resident, SimulationSettings, finish_client
 from tacita.federated.federation import UNIT, FederationSettings, joined
+from tacita.federated.identity import KnownClients
 from tacita.federated.resident import IDENTITY
 from tacita.federated.server_folder import ServerFolder
-from tacita.federated.wire import Answer, Broadcast, from_wire, to_wire, wire_tensors
+from tacita.federated.wire import Answer, Broadcast, Greeting, from_wire, to_wire, wire_tensors
 from tacita.gradients import GivenSource, NetworkSource
 from tacita.runs import checkpoint
 from tacita.runs.folder import RunFolder
@@ -386,10 +387,16 @@ def test_a_folder_takes_one_client_of_one_federation(tmp_path):
         with pytest.raises(LedgerError), joined(SETTINGS, rows_of(0), number=0, folder=tmp_path / "0"):
             pass
         exchange(residents, SETTINGS.coordinator())
-    for change in ({"settings": QUIET}, {"number": 1}, {"data": rows_of(0, 9)}, {"data": rows_of(0, seed=1)}):
+    others = "settings, model or data"
+    for change, says in (
+        ({"settings": QUIET}, "epsilon is 8.0 there and .* here, rounds is 4 there and 40 here"),
+        ({"number": 1}, others),
+        ({"data": rows_of(0, 9)}, others),
+        ({"data": rows_of(0, seed=1)}, others),
+    ):
         given = {"settings": SETTINGS, "data": rows_of(0), "number": 0, "folder": tmp_path / "0", **change}
         settings, data = given.pop("settings"), given.pop("data")
-        with pytest.raises(ResumeError, match="settings, model or data"), joined(settings, data, **given):
+        with pytest.raises(ResumeError, match=says), joined(settings, data, **given):
             pass
     (tmp_path / "0" / "private" / "checkpoint.safetensors").unlink()
     with pytest.raises(ResumeError, match="missing"), joined(SETTINGS, rows_of(0), number=0, folder=tmp_path / "0"):
@@ -522,6 +529,21 @@ def test_a_round_of_nobody_is_remembered(tmp_path):
     assert settings.coordinator(path).rounds_of_nobody == 1
 
 
+def test_a_client_says_in_which_settings_a_server_differs(tmp_path):
+    theirs, told = msgspec.structs.replace(SETTINGS, lr=0.1, allow_large_delta=True), []
+    with joined(SETTINGS, rows_of(0), number=0, folder=tmp_path / "0", tell=told.append) as resident:
+        asked = KnownClients(theirs.id, 4, settings=theirs.public).greeting()
+        assert resident.answer(asked) == b""
+        assert "it is not answered. lr is 0.1 there and 0.5 here. Server and clients need the same" in told[-1]
+        liar = Greeting("liars", b"?" * 32, {"lr": "\x1b" * 99, "secret": "x"})
+        assert resident.answer(to_wire(liar)) == b""
+        assert "\x1b" not in told[-1]
+        assert "secret" not in told[-1]
+        assert len(told[-1]) < 2000
+        assert resident.answer(to_wire(Greeting("nothing said", b"?" * 32))) == b""
+        assert "there and" not in told[-1]
+
+
 def test_a_client_says_that_it_has_no_message_left(tmp_path):
     settings, told = msgspec.structs.replace(SETTINGS, spare_messages=1, rounds=1), []
     with joined(settings, rows_of(0), number=0, folder=tmp_path / "0", tell=told.append) as resident:
@@ -548,7 +570,7 @@ def test_a_client_that_is_finished_is_a_run_like_any_other(tmp_path):
         assert resident.answer(server.broadcasts([0])[0])
     with pytest.raises(ResumeError, match="another federation or client"):
         finish_client(settings, number=1, folder=place)
-    with pytest.raises(ResumeError, match="another federation or client"):
+    with pytest.raises(ResumeError, match="algorithm is 'clip-sgd' there and 'clip21-sgdm' here"):
         finish_client(SETTINGS, number=0, folder=place)
     words = finish_client(settings, number=0, folder=place, about={"responsible": "Dr. X"}, dataset_name="patients")
     assert "none listed under this name in tacita-runs.jsonl" in " ".join(words.split())
@@ -556,6 +578,7 @@ def test_a_client_that_is_finished_is_a_run_like_any_other(tmp_path):
     assert {line["epsilon"] for line in listed} == {settings.epsilon}
     assert "against the server and whoever sees this client's messages" in words
     assert settings.id in " ".join(words.split())
+    assert f"{settings.loudness(8)}" in " ".join(words.split())  # two classes of three features and a constant
     assert "1 of 6 planned queries made" in " ".join(words.split())
     assert "Dr. X" in words
     assert not (place / "private").exists()

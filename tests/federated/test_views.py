@@ -6,16 +6,19 @@ import re
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 
 import tacita
 from tacita.accounting import gaussian_epsilon
+from tacita.correlated import CorrelatedGaussian
 from tacita.federated import LocalPrivacy, QuadraticClients, RecordPrivacy, ReleasedShiftSGDM, TrustedServer
 from tacita.federated import simulated_run as module
+from tacita.federated.round_noise import LOUD, loudness
 from tacita.federated.settings import SimulationSettings
 from tacita.federated.simulated_run import run_simulation
 from tacita.federated.views import models_epsilon, protected_from
-from tests.federated.runs import UNIT, clip21, ledger, logistic, simulation
+from tests.federated.runs import UNIT, clip21, clip_sgd, ledger, logistic, simulation
 
 FED_BACK = {
     "algorithm": ReleasedShiftSGDM(clipper=UNIT, lr=0.1, momentum_weight=0.5),
@@ -74,6 +77,53 @@ def test_the_second_epsilon_is_rounded_up_in_words():
         assert found <= float(stated) < found * 1.001
 
 
+STILL = QuadraticClients(torch.zeros(9, 100, dtype=torch.float64))  # whose gradients are 0
+
+
+@pytest.mark.parametrize(
+    ("privacy", "std"),
+    [
+        (LocalPrivacy(mechanism=GAUSS), 8 / 3),  # 2 C times 4 for each of 9 messages
+        (LocalPrivacy(mechanism=GAUSS, clients_per_round=4), 8 / 2),
+        (TrustedServer(mechanism=GAUSS), 8 / 9),
+        (TrustedServer(mechanism=GAUSS, sample_rate=0.5), 8 / 4.5),
+    ],
+)
+def test_a_round_is_as_loud_as_it_is_said_to_be(privacy, std):
+    run = simulation(STILL, clip_sgd(lr=1e-9), privacy=privacy, rounds=50)
+    words = " ".join(protected_from(run, 1e-5))
+    said = re.search(
+        r"its (\S+) messages .* deviation of (\S+) .* about (\S+)\. That is (\S+) .* be, (\S+)\. At", words
+    )
+    assert said is not None
+    asked = privacy.expected_clients(9)
+    assert [float(x) for x in said.groups()] == pytest.approx([asked, std, 10 * std, 10 * std, 1.0], rel=5e-3)
+    means = torch.stack([run.step().total["x"] for _ in range(50)]) / asked
+    ratio = float(means.square().sum()) / std**2
+    low, high = scipy.stats.chi2.ppf([5e-7, 1 - 5e-7], df=means.numel())
+    assert low < ratio < high
+    assert not low < 1.11**2 * ratio < high  # the test sees a scale that is 11 % wrong
+
+
+def test_the_mean_of_clipped_messages_reaches_what_is_said():
+    far = QuadraticClients(torch.full((9, 1), 1e6, dtype=torch.float64))
+    run = simulation(far, clip_sgd(bound=0.25), noise=0.0, rounds=1)
+    assert "0 times the most that the mean of clipped messages can be, 0.25." in " ".join(protected_from(run, 1e-5))
+    assert float(run.step().total["x"].norm()) / 9 == pytest.approx(0.25)
+
+
+def test_layers_add_up_to_one_loudness():
+    words = loudness({"a": 3.0, "b": 1.0}, {"a": 0.3, "b": 0.4}, {"a": 1, "b": 7}, 4)
+    assert "standard deviation of up to 1.5 in each coordinate and a norm of about 2. That is 4 times" in words
+
+
+def test_nothing_is_said_of_noise_that_later_rounds_take_back():
+    sampler = tacita.CyclicSampler(batches_per_cycle=3, num_records=9, assignment="coin")
+    noise = CorrelatedGaussian(noise_multiplier=4.0, bands=2, power=0.5)
+    run = simulation(STILL, clip_sgd(), privacy=TrustedServer(mechanism=noise, sampler=sampler))
+    assert "How loud" not in " ".join(protected_from(run, 1e-5))
+
+
 def test_words_say_who_is_trusted():
     local = " ".join(protected_from(simulation(logistic()), 1e-5))
     assert "against the server" in local
@@ -111,6 +161,8 @@ def test_the_commands_check_a_federated_run(config, tmp_path, tacita_command):
     assert shown.code == 0
     assert "finished, verified" in shown.out
     assert "clip21-sgdm on logistic regression, 6 rounds" in shown.out
+    assert "loudness" in shown.out
+    assert f"{LOUD}{shown.out.split('loudness')[1].split(chr(10))[0].strip()}" in " ".join(text.split())
     assert "finished" in tacita_command("list", str(tmp_path)).out
     assert json.loads((tmp_path / "run" / "statement.json").read_text())["files"].keys() == {"model.safetensors"}
     if pytest.importorskip("matplotlib"):

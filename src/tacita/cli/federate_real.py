@@ -172,6 +172,7 @@ def join(
             return bool(stopped)
 
         _say(_at_most(statement(resident.ledger, settings.delta).to_json(), settings.messages))
+        _say(settings.loudness(resident.size))
         ready = f"client {client} of {settings.name!r} answers at {os.fspath(path)}"
         resident.serve(path, until=over, ready=lambda: _say(ready))
         if not resident.used_up:

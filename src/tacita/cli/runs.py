@@ -197,9 +197,12 @@ def _summary(run: "RunOverview", checked: "Checked") -> dict[str, str]:
 
 
 def _data_in_words(fields: dict[str, Any]) -> dict[str, str]:
+    from tacita.federated.round_noise import LOUD
     from tacita.ledger.run_sections import data_in_words, other_runs_in_words
 
-    return {"data": data_in_words(fields), "other runs": other_runs_in_words(fields.get("dataset"))}
+    shown = {"data": data_in_words(fields), "other runs": other_runs_in_words(fields.get("dataset"))}
+    loud = [words.removeprefix(LOUD) for words in fields["caveats"] if words.startswith(LOUD)]
+    return {**shown, **({"loudness": loud[0]} if loud else {})}
 
 
 def _model_in_words(fields: dict[str, Any]) -> str:

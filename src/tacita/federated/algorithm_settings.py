@@ -3,6 +3,7 @@
 Errors name what is wrong, what was given, and what may be given instead.
 """
 
+import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,8 +12,10 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 import msgspec
 
 from tacita import _validate
+from tacita._files import replace_durably
 from tacita._near_names import did_you_mean
 from tacita.clipping import FlatClipper
+from tacita.errors import ResumeError
 from tacita.federated.algorithms import Clip21SGDM, ClipSGD, FederatedAlgorithm, FederatedAveraging
 from tacita.federated.clipped_difference import MOST_OF_A_RECORD
 from tacita.federated.quantile_averaging import QuantileAveraging
@@ -75,6 +78,30 @@ def settings_from_toml(cls: type[_Settings], text: str, kind: str) -> _Settings:
         return msgspec.convert(found, cls)
     except (msgspec.ValidationError, RecursionError) as error:
         raise ValueError(f"{kind} is not valid: {error}.") from None
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """Name the settings that differ, with both values, which are public; a server may send any, so they are cut."""
+    return ", ".join(
+        f"{name} is {repr(there.get(name))[:40]} there and {value!r} here"
+        for name, value in json.loads(json.dumps(here)).items()
+        if there.get(name) != value
+    )
+
+
+def hold_to(path: Path, settings: Mapping[str, Any], *, begun: bool = True) -> None:
+    """Compare ``settings`` with those in the file ``path``; write them there if no run has ``begun`` with others.
+
+    Raises:
+        ResumeError: One differs.
+    """
+    if not (begun and path.exists()):
+        replace_durably(path, json.dumps(settings).encode())
+    elif found := differences(json.loads(path.read_bytes()), settings):
+        raise ResumeError(
+            f"the folder holds a run with other settings: {found}. Repeat those that are there, or choose another "
+            "folder."
+        )
 
 
 def check_delta(delta: float, allow_large: bool) -> None:

@@ -24,6 +24,7 @@ from tacita.federated.algorithm_settings import (
     build_algorithm,
     check_algorithm,
     check_delta,
+    hold_to,
     read_toml,
     settings_from_toml,
 )
@@ -32,6 +33,7 @@ from tacita.federated.coordinator import Coordinator
 from tacita.federated.guarded_source import GuardedSource
 from tacita.federated.privacy import LocalPrivacy
 from tacita.federated.resident import Resident, note_in
+from tacita.federated.round_noise import loudness
 from tacita.gradients import GradientSource, NetworkSource
 from tacita.ledger import Ledger
 from tacita.linear import LinearSource, MultinomialLoss
@@ -44,6 +46,7 @@ from tacita.runs.run_lifecycle import RunLifecycle
 from tacita.sampling import FullBatchSampler
 
 UNIT = "all data of one client"
+SETTINGS = "settings.json"  # of a client, in its private folder
 ROWS_AT_ONCE = 256  # of a network, in memory
 LossFn = Callable[[Any, Any], Tensor]  # (model, batch) -> losses (batch,)
 
@@ -121,10 +124,14 @@ class FederationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         self.noise()
 
     @property
+    def public(self) -> dict[str, Any]:
+        """The settings that server and clients must share: all but ``allow_large_delta``."""
+        return {name: x for name, x in msgspec.to_builtins(self).items() if name != "allow_large_delta"}
+
+    @property
     def id(self) -> str:
-        """The federation's id: its name, and a hash of all settings but ``allow_large_delta``."""
-        settings = {name: x for name, x in msgspec.to_builtins(self).items() if name != "allow_large_delta"}
-        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+        """The federation's id: its name, and a hash of the settings that must be shared."""
+        digest = hashlib.sha256(json.dumps(self.public, sort_keys=True).encode()).hexdigest()
         return f"{self.name} {digest[:32]}"
 
     @property
@@ -252,6 +259,10 @@ class FederationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         assert isinstance(mechanism, GaussianMechanism)
         return mechanism, noise_std
 
+    def loudness(self, size: int) -> str:
+        """Say how loud a round is that has a message of ``size`` coordinates from every client."""
+        return loudness(self.noise()[1], {"all": self.max_grad_norm}, {"all": size}, self.clients)
+
     def coordinator(
         self,
         path: Path | None = None,
@@ -346,6 +357,7 @@ def joined(
     source, arrays, federation = settings._source(data, model, loss)
     place = RunFolder(folder)
     run = RunLifecycle.start(place, randomness)
+    hold_to(place.private / SETTINGS, settings.public)
     bound = json.dumps([federation, number, *(list(x.shape) for x in arrays)]).encode()
     with run.ledger(neighboring_relation="replace_one", privacy_unit=UNIT) as ledger:
         run.bind([bound, *map(_bytes_of, arrays)], "settings, model or data")
@@ -361,4 +373,12 @@ def joined(
             randomness=run.randomness,
             reservation=1,
         )
-        yield Resident(oracle, federation=federation, number=number, folder=place, tell=tell, rounds=settings.rounds)
+        yield Resident(
+            oracle,
+            federation=federation,
+            number=number,
+            folder=place,
+            tell=tell,
+            rounds=settings.rounds,
+            settings=settings.public,
+        )

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tacita.errors import ResumeError, TacitaError
-from tacita.federated.federation import UNIT, FederationSettings
+from tacita.federated.algorithm_settings import hold_to
+from tacita.federated.federation import SETTINGS, UNIT, FederationSettings
 from tacita.federated.simulated_run import NOT_ANONYMISED, tidied
 from tacita.federated.views import SECURE_AGGREGATION
 from tacita.ledger import Statement, statement
@@ -61,6 +62,7 @@ def finish_client(
         return _sealed_before(place, about or {})
     if not place.unfinished or not place.checkpoint.exists():
         raise ResumeError(f"folder must be that of a client that has started, got {str(folder)!r}.")
+    hold_to(place.private / SETTINGS, settings.public)
     _, head = checkpoint.load(place.checkpoint)
     federation = str(head.get("federation"))
     if not federation.startswith(settings.id) or head.get("client") != number:
@@ -84,7 +86,7 @@ def finish_client(
                 ledger,
                 settings.delta,
                 num_units=settings.clients,
-                caveats=CAVEATS,
+                caveats=[*CAVEATS, settings.loudness(head["size"])],
                 model=f"{settings.algorithm} in {settings.rounds} rounds, as client {number} of the federation "
                 f"{federation}",
                 task="classification",

@@ -229,12 +229,15 @@ def _serve(grid: "Grid", settings: "FederationSettings", folder: "ServerFolder",
         with folder.rounds.open("a") as file:
             file.write(json.dumps({**asdict(done), **said}) + "\n")
 
+    say(settings.loudness(sum(x.numel() for x in coordinator.params.values())))
     minimum = int(config.get("minimum-clients", 0)) or settings.clients
     run_rounds(
         grid,
         coordinator,
         minimum_clients=minimum,
-        clients=KnownClients(coordinator.federation, settings.clients, folder.clients, tell=say),
+        clients=KnownClients(
+            coordinator.federation, settings.clients, folder.clients, settings=settings.public, tell=say
+        ),
         seconds=float(config.get("seconds", SECONDS)),
         report=report,
         asking=folder.begin,

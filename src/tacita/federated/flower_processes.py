@@ -3,6 +3,7 @@
 Nothing is installed at run time, and Flower's telemetry is off. Whether the connection is encrypted has no default.
 """
 
+import errno
 import json
 import os
 import shutil
@@ -22,9 +23,10 @@ from tacita._extras import not_installed
 from tacita._files import make_folder, replace_durably
 from tacita.errors import TacitaError
 from tacita.federated import tied_process
+from tacita.federated.algorithm_settings import hold_to
 from tacita.federated.app_folder import APP
 from tacita.federated.federation import FederationSettings
-from tacita.federated.server_folder import ServerFolder
+from tacita.federated.server_folder import PAUSE, SECONDS_TO_DIE, ServerFolder
 
 SECONDS_TO_START = 120.0
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before a SuperNode that has ended is started again
@@ -158,18 +160,27 @@ def free_port() -> int:
         return one.getsockname()[1]
 
 
-def check_port(host: str, port: int) -> None:
-    """Raise ``TacitaError`` unless a server can listen at the address now: another one would be taken for it."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as one:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            one.bind(address)
-    except OSError as error:
-        raise TacitaError(
-            f"no server can listen at {host}:{port}: {error.strerror or error}. Stop what listens there, or give "
-            "another --port or --host."
-        ) from None
+def check_port(host: str, port: int, *, wait: float = 0.0) -> None:
+    """Raise ``TacitaError`` unless a server can listen at the address: another one would be taken for it.
+
+    Args:
+        host, port: The address.
+        wait: How many seconds to wait while the address is in use.
+    """
+    end = time.monotonic() + wait
+    while True:
+        try:
+            family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            with socket.socket(family, kind, protocol) as one:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                return one.bind(address)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() >= end:
+                raise TacitaError(
+                    f"no server can listen at {host}:{port}: {error.strerror or error}. Stop what listens there, or "
+                    "give another --port or --host."
+                ) from None
+        time.sleep(PAUSE)
 
 
 def wait_for_port(host: str, port: int, process: subprocess.Popen[bytes], log: Path) -> None:
@@ -266,13 +277,15 @@ class Serving:
         """Start SuperLink, run all rounds that are left, and end it. Rounds are printed as they are made.
 
         Raises:
-            ResumeError: Another server is running in the folder.
+            ResumeError: Another server is running in the folder, or it is that of another federation.
             ValueError: A number is out of range, or a path cannot be told to Flower.
             TacitaError: Flower did not start, or the run ended before its last round.
         """
         settings = FederationSettings.read(self.federation)
         self._check(settings)
-        with ServerFolder(self.output).commanded():
+        folder = ServerFolder(self.output)
+        with folder.commanded():
+            hold_to(folder.settings, settings.public, begun=folder.state.exists() or folder.clients.exists())
             self._run(settings, self.run_config())
 
     def _check(self, settings: FederationSettings) -> None:
@@ -307,7 +320,7 @@ class Serving:
         flags += ["--enable-supernode-auth"] * bool(self.node_keys)
         app, log = self.write_app(), Path(self.output) / "superlink.log"
         command = [superlink, *flags, "--host", self.host, "--port", str(self.port)]
-        check_port(self.host, self.port)
+        check_port(self.host, self.port, wait=SECONDS_TO_DIE * log.exists())  # a SuperLink of this folder may be dying
         with running(command, home=self._home, log=log) as process:
             wait_for_port(self.host, self.port, process, log)
             for key in self.node_keys:

@@ -9,8 +9,9 @@ import hmac
 import json
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -88,6 +89,7 @@ class KnownClients:
         federation: The id of the federation.
         num_clients: Number of clients.
         path: The file of the keys, which are public; ``None`` to keep them in memory.
+        settings: What the greetings say of the federation.
         tell: Is told about every introduction that is refused, in words that are public.
 
     Raises:
@@ -100,17 +102,18 @@ class KnownClients:
         num_clients: int,
         path: Path | None = None,
         *,
+        settings: Mapping[str, Any] = MappingProxyType({}),
         tell: Callable[[str], None] = lambda words: None,
     ) -> None:
         self.federation, self.num_clients, self.path = federation, num_clients, path
-        self._tell = tell
+        self._tell, self._settings = tell, dict(settings)
         self._keys: dict[int, bytes] = {}
         if path is not None and path.exists():
             self._load(path)
 
     def greeting(self) -> bytes:
         """Return what to ask a node, with a challenge of its own."""
-        return to_wire(Greeting(self.federation, secrets.token_bytes(CHALLENGE_BYTES)))
+        return to_wire(Greeting(self.federation, secrets.token_bytes(CHALLENGE_BYTES), self._settings))
 
     def introduced(self, greeting: bytes, reply: bytes) -> int | None:
         """Return the number of the client that ``reply`` proves to be, and remember its key; ``None`` if it is none.

@@ -7,15 +7,17 @@ records of :mod:`tacita.federated.wire`, of which only a message's noisy values 
 
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from tacita import _validate
 from tacita.errors import ResumeError
+from tacita.federated.algorithm_settings import differences
 from tacita.federated.client import Client
 from tacita.federated.frames import NOTHING, SECONDS_TO_READ, listening, read_frame, write_frame
 from tacita.federated.guarded_source import GuardedSource
@@ -79,6 +81,10 @@ class Resident:
         folder: Where the client keeps its files; its ``private`` folder exists.
         tell: Is told what the server has refused, and when nothing more is to be sent, in words that are public.
         rounds: Number of rounds of the federation, if it is known.
+        settings: Settings of the federation, to say in what a server's differ.
+
+    Attributes:
+        size: The number of coordinates of a message.
 
     Raises:
         TypeError: The oracle's source is no :class:`GuardedSource`.
@@ -95,6 +101,7 @@ class Resident:
         folder: RunFolder,
         tell: Callable[[str], None] = lambda words: None,
         rounds: int | None = None,
+        settings: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         if not isinstance(oracle.source, GuardedSource):
             raise TypeError(
@@ -103,8 +110,9 @@ class Resident:
             )
         self._oracle, self._client, self._folder = oracle, Client(oracle), folder
         self.federation, self.number = federation, _validate.count("number", number, at_least=0)
-        self._note, self._tell, self._rounds = note_in(folder), tell, rounds
+        self._note, self._tell, self._rounds, self._settings = note_in(folder), tell, rounds, settings
         self._shapes = oracle.source.shapes
+        self.size = sum(shape.numel() for shape in self._shapes.values())
         model = oracle.source.model
         given = {} if model is None else dict(model.named_parameters())
         self._like = {name: given.get(name, torch.zeros(0, dtype=torch.float64)) for name in self._shapes}
@@ -148,7 +156,7 @@ class Resident:
     def _answer(self, request: bytes) -> bytes:
         record = from_wire(request)
         if not isinstance(record, Greeting | Broadcast) or record.federation != self.federation:
-            self._say_other(getattr(record, "federation", self.federation))
+            self._say_other(getattr(record, "federation", self.federation), getattr(record, "settings", {}))
             raise WireError("the record is not for a client of this federation.")
         if isinstance(record, Greeting):
             self._say_greeted()
@@ -198,7 +206,7 @@ class Resident:
             )
         self._say(f"{words}.")
 
-    def _say_other(self, federation: str) -> None:
+    def _say_other(self, federation: str, settings: Mapping[str, Any]) -> None:
         """Tell, once for each, which other federation a server has asked for, so that nobody waits in vain."""
         if (
             federation != self.federation
@@ -206,11 +214,12 @@ class Resident:
             and federation not in self._strangers
         ):
             self._strangers.add(federation)
+            found = settings and differences(settings, self._settings)
             self._tell(
                 f"a server asks for the federation {federation[:80]!r}, and this client is of {self.federation!r}: it "
-                "is not answered. Server and clients need the same file of settings, of which the first number is a "
-                "hash. The second, of a network, is one of its program, its shapes and its frozen weights: use the "
-                "same model, loss, version of torch and kind of device."
+                f"is not answered. {f'{found}. ' if found else ''}Server and clients need the same file of settings, "
+                "of which the first number is a hash. The second, of a network, is one of its program, its shapes and "
+                "its frozen weights: use the same model, loss, version of torch and kind of device."
             )
 
     def _save(self) -> None:
@@ -218,7 +227,8 @@ class Resident:
 
         def write(oracle: dict[str, Any]) -> None:
             tree = {**self._client.state_dict(), "round": self._round, "oracle": oracle}
-            checkpoint.save(self._folder.checkpoint, tree, {"federation": self.federation, "client": self.number})
+            head = {"federation": self.federation, "client": self.number, "size": self.size}
+            checkpoint.save(self._folder.checkpoint, tree, head)
 
         self._oracle.checkpoint(write, self._folder.key)
 

@@ -15,6 +15,7 @@ from tacita.accounting import Event
 from tacita.mechanisms.paid_noise import check_gaussian_noise
 
 Blocks = Mapping[str, Mapping[str, Tensor]]
+LOUD = "How loud a round is: "
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,43 @@ class Asked:
     @property
     def all_arrived(self) -> bool:
         return bool(self.arrived.all())
+
+
+def loudness(
+    noise_std: Mapping[str, float],
+    thresholds: Mapping[str, float],
+    sizes: Mapping[str, int],
+    messages: float,
+    *,
+    of_sum: bool = False,
+) -> str:
+    r"""Say how loud a round is: the noise in the mean of its messages, beside the most that the clipped mean can be.
+
+    Of k messages with noise s each the mean has noise :math:`s / \sqrt k` in each of d coordinates, hence one of norm
+    :math:`s \sqrt{d / k}` (root mean square); noise that is added once, to their sum, is :math:`s / k`.
+
+    Args:
+        noise_std: The noise s, by block: of each message, or of their sum.
+        thresholds: The clipping threshold of a message, by block.
+        sizes: The number of coordinates, by block.
+        messages: The number k of messages in a round, or its mean.
+        of_sum: Whether a trusted server adds the noise, once.
+
+    Example:
+        >>> print(loudness({"all": 0.8}, {"all": 0.1}, {"all": 100}, 4))
+        How loud a round is: the noise in the mean of its 4 messages has ... 0.4 in each coordinate and a norm of ...
+    """
+    share = 1 / messages if of_sum else 1 / math.sqrt(messages)
+    norm = share * math.sqrt(sum(noise_std[block] ** 2 * size for block, size in sizes.items()))
+    lowest, highest = share * min(noise_std.values()), share * max(noise_std.values())
+    std = f"{highest:.3g}" if lowest == highest else f"up to {highest:.3g}"
+    most = math.hypot(*thresholds.values())
+    return (
+        f"{LOUD}the noise in the mean of its {messages:.6g} messages has a standard deviation of {std} "
+        f"in each coordinate and a norm of about {norm:.3g}. That is {norm / most:.3g} times the most that the mean of "
+        f"clipped messages can be, {most:.3g}. At the same epsilon fewer rounds, more clients or fewer weights make a "
+        "round less loud."
+    )
 
 
 class RoundNoise:

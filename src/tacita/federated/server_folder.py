@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import BytesIO
@@ -12,8 +13,12 @@ import numpy as np
 from tacita._files import make_folder, replace_durably
 from tacita._lock import HeldLock
 from tacita.errors import ResumeError
+from tacita.federated import tied_process
 from tacita.federated.coordinator import Coordinator
 from tacita.runs.folder import RunFolder
+
+PAUSE = 0.2  # seconds between two tries
+SECONDS_TO_DIE = tied_process.SECONDS_TO_END + 5  # of all that a killed command has started
 
 
 class ServerFolder:
@@ -28,6 +33,7 @@ class ServerFolder:
         clients: The public keys of the clients.
         model: The released model.
         rounds: What is public of each round, a JSON object a line.
+        settings: The settings of the federation.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -36,6 +42,7 @@ class ServerFolder:
         self.clients = self.path / "clients.json"
         self.model = self.path / "model.npz"
         self.rounds = self.path / "rounds.jsonl"
+        self.settings = self.path / "settings.json"
         self._asked = self.path / "asked.json"  # the number of the round that is under way, and how often it was asked
         self._lock = self.path / "server.lock"
         self._serving: os.stat_result | None = None  # of the lock file, while it is held
@@ -44,19 +51,24 @@ class ServerFolder:
     def commanded(self) -> Iterator[None]:
         """Hold the folder for the command that starts the server, for the block.
 
+        If the last command was killed, this waits until what it has started has ended.
+
         Raises:
             ResumeError: Another command holds it, a server is running in it, or it is a client's.
         """
         self._check_own()
         make_folder(self.path)
         with self._held(self.path):
-            with self.serving():  # let go again: the server that is started takes it
+            with self.serving(wait=SECONDS_TO_DIE):  # let go again: the server that is started takes it
                 pass
             yield
 
     @contextmanager
-    def serving(self) -> Iterator[None]:
+    def serving(self, *, wait: float = 0.0) -> Iterator[None]:
         """Hold the folder for the server itself, for the block, whoever has started it.
+
+        Args:
+            wait: How many seconds to wait for another server to end.
 
         Raises:
             ResumeError: Another server holds it, or it is a client's.
@@ -65,7 +77,7 @@ class ServerFolder:
         make_folder(self.path)
         handle = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            with self._held(self._lock, handle):
+            with self._held(self._lock, handle, wait=wait):
                 self._serving = os.fstat(handle)
                 self._check_state()
                 try:
@@ -76,14 +88,18 @@ class ServerFolder:
             os.close(handle)
 
     @contextmanager
-    def _held(self, path: Path, handle: int | None = None) -> Iterator[None]:
-        try:
-            lock = HeldLock(path, wait=False, handle=handle)
-        except BlockingIOError:
-            raise ResumeError(
-                f"another server of a federation is running in {str(self.path)!r}: wait until it ends, or stop it. "
-                "Another federation needs a folder of its own."
-            ) from None
+    def _held(self, path: Path, handle: int | None = None, *, wait: float = 0.0) -> Iterator[None]:
+        end, lock = time.monotonic() + wait, None
+        while lock is None:
+            try:
+                lock = HeldLock(path, wait=False, handle=handle)
+            except BlockingIOError:
+                if time.monotonic() >= end:
+                    raise ResumeError(
+                        f"another server of a federation is running in {str(self.path)!r}: wait until it ends, or stop "
+                        "it. Another federation needs a folder of its own."
+                    ) from None
+                time.sleep(PAUSE)
         try:
             yield
         finally:

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from tacita._npz import read_arrays
 from tacita.correlated import Strategy
 from tacita.errors import DataStructureError, ResumeError
+from tacita.federated.algorithm_settings import hold_to
 from tacita.federated.problems import LogisticClients
 from tacita.federated.settings import SimulationSettings
 from tacita.federated.simulation import Simulation
@@ -121,6 +123,7 @@ def run_simulation(settings: SimulationSettings, progress: Callable[[float], Non
         randomness = Randomness.load(folder.key) if unfinished else Randomness.system()
         if not unfinished:  # before there is a ledger, so that a run that is killed from here on is continued
             randomness.save(folder.key)
+        hold_to(folder.private / "settings.json", _config(settings))
     ledger = _ledger(settings, folder)
     try:
         simulation = _built(settings, strategy, problem, weights, ledger=ledger, randomness=randomness)
@@ -131,6 +134,11 @@ def run_simulation(settings: SimulationSettings, progress: Callable[[float], Non
     finally:
         ledger.close()
     return tidied(folder)
+
+
+def _config(settings: SimulationSettings) -> dict[str, Any]:
+    """Return the settings that a run is bound to."""
+    return {**msgspec.to_builtins(settings), "output": ""}
 
 
 def _ledger(settings: SimulationSettings, folder: RunFolder | None = None) -> Ledger:
@@ -158,7 +166,7 @@ def _built(
         loss_rate=settings.loss_rate,
         weights=weights,
         total_weight=settings.total_weight,
-        settings={"config": {**msgspec.to_builtins(settings), "output": ""}},
+        settings={"config": _config(settings)},
         session=ledger.sessions[0] if ledger.sessions else None,
         randomness=randomness,
     )

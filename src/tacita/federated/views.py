@@ -9,6 +9,7 @@ import math
 
 from tacita.accounting import FullBatchLaw, Spend, epsilon, gaussian_sum_event
 from tacita.federated.privacy import LocalPrivacy, RecordPrivacy, TrustedServer
+from tacita.federated.round_noise import loudness
 from tacita.federated.simulation import Simulation
 from tacita.ledger.text_lines import rounded_up
 
@@ -54,8 +55,20 @@ def models_epsilon(simulation: Simulation, delta: float) -> float | None:
     return epsilon([Spend(event, simulation.rounds)], delta).epsilon
 
 
+def _loudness(simulation: Simulation) -> list[str]:
+    """Say how loud a round is, unless later rounds take back part of its noise."""
+    if simulation.mechanism.lags:
+        return []
+    shapes = simulation.algorithm.message_shapes(simulation.problem.shapes)
+    clipper = simulation.algorithm.clipper
+    sizes = {block: sum(shapes[name].numel() for name in names) for block, names in clipper.groups(shapes).items()}
+    messages = simulation.privacy.expected_clients(simulation.problem.num_clients)
+    trusted = isinstance(simulation.privacy, TrustedServer)
+    return [loudness(simulation.noise_std, clipper.max_contribution(shapes), sizes, messages, of_sum=trusted)]
+
+
 def protected_from(simulation: Simulation, delta: float) -> list[str]:
-    """Return sentences for the statement: against whom the ledger's guarantee holds, and against whom it does not."""
+    """Return sentences for the statement: against whom the ledger's guarantee holds, and how loud a round is."""
     privacy = simulation.privacy
     if not isinstance(privacy, LocalPrivacy | RecordPrivacy):
         drawn = isinstance(privacy, TrustedServer) and privacy.draws(simulation.problem.num_clients) is not None
@@ -63,6 +76,7 @@ def protected_from(simulation: Simulation, delta: float) -> list[str]:
             "The guarantee is against whoever sees the released models. The server is trusted: it sees every message "
             "without noise, and nothing is guaranteed against it.",
             *([DRAWN] if drawn else []),
+            *_loudness(simulation),
             ONE_MACHINE,
         ]
     unit = "all data of a client" if isinstance(privacy, LocalPrivacy) else "one record of a client"
@@ -74,4 +88,4 @@ def protected_from(simulation: Simulation, delta: float) -> list[str]:
             "holds at the same delta, because the noises of all messages of a round add up. It takes a server that "
             "shows no message to anybody."
         )
-    return [*words, SECURE_AGGREGATION, ONE_MACHINE]
+    return [*words, *_loudness(simulation), SECURE_AGGREGATION, ONE_MACHINE]

@@ -34,10 +34,12 @@ class Greeting(msgspec.Struct, frozen=True, tag="greeting", forbid_unknown_field
     Attributes:
         federation: The id of the federation.
         challenge: Random bytes, which the reply signs.
+        settings: The server's settings, for a client of another federation to say what differs.
     """
 
     federation: str
     challenge: bytes
+    settings: dict[str, str | float | int | bool | None] = {}
 
 
 class Introduction(msgspec.Struct, frozen=True, tag="introduction", forbid_unknown_fields=True):
