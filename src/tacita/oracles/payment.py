@@ -119,10 +119,9 @@ class Payment:
         now = {"event": event, "planned_queries": planned_queries, "part": part}
         changes = [one for name, value in now.items() for one in _changes(name, getattr(registered, name), value)]
         if changes:
-            noise = " The noise follows from epsilon, delta and the steps." * ("noise_std" in " ".join(changes))
             raise LedgerError(
                 f"session {session.id!r} was registered for another event, number of queries or part of the records "
-                f"than this {payee}'s ({'; '.join(changes)}): repeat the settings that it was registered with.{noise}"
+                f"than this {payee}'s ({'; '.join(changes)}): repeat its epsilon, delta, steps and other settings."
             )
         if registered.settings_sha256 not in of_settings:
             raise ResumeError(

@@ -109,7 +109,9 @@ def bought(
 
 def in_units(found: ScoreInterval, scale: float) -> dict[str, Any]:
     """Return a number and its interval times the scale, in four digits, the ends rounded outwards."""
-    low, value, high = (scale * part for part in (found.lower * (1 - 5e-4), found.value, found.upper * (1 + 5e-4)))
+    low, value, high = (
+        scale * part for part in (found.lower * (1 - 5e-4), found.value or 0.0, found.upper * (1 + 5e-4))
+    )
     return {"value": float(f"{value:.4g}"), "interval": [float(f"{low:.4g}"), float(f"{high:.4g}")]}
 
 
