@@ -150,7 +150,8 @@ def open_model(folder: Path, settings: FinetuneSettings) -> nn.Module:
     if experts := next((name for name, _ in model.named_modules() if name.endswith("experts")), None):
         raise ValueError(
             f"MODEL is a mixture of experts ({experts}): which of them a token goes to decides on shapes, and no "
-            "choice of --targets or --train changes that. Choose a model without experts."
+            "choice of --targets or --train changes that. Choose a model without experts. (In Python, tacita.fit takes "
+            "one that is opened with experts_implementation='batched_mm'.)"
         )
     for module in model.modules():
         if isinstance(module, _DropoutNd):
