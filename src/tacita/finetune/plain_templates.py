@@ -8,14 +8,13 @@ not matter how much of Python's stack the caller has left.
 """
 
 import json
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, wraps
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from jinja2 import TemplateError, Undefined
-from jinja2.runtime import Context, LoopContext
+from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
@@ -23,6 +22,7 @@ from jinja2.utils import Namespace
 DAY: Final = {
     "Y": "2024", "y": "24", "m": "07", "B": "July", "b": "Jul", "d": "26", "e": "26", "j": "208", "A": "Friday",
     "a": "Fri", "F": "2024-07-26", "H": "00", "M": "00", "S": "00", "T": "00:00:00", "I": "12", "p": "AM", "%": "%",
+    "-d": "26", "-m": "7",
 }  # fmt: skip
 DEPTH = 32  # calls inside of each other, each of which takes about six of the 1,000 that Python allows
 # What draws, holds a state of its own, or has an order by addresses of memory.
@@ -79,12 +79,7 @@ def _joined(pieces: Iterable[str]) -> str:
     return "".join(found)
 
 
-class _Context(Context):
-    depth = 0  # of the calls that are being made
-
-
 class _Environment(ImmutableSandboxedEnvironment):
-    context_class = _Context
     concat = staticmethod(_joined)
 
     def __init__(self) -> None:
@@ -104,9 +99,9 @@ class _Environment(ImmutableSandboxedEnvironment):
         return _plain(super().getitem(obj, argument))
 
     def call(self, context: Any, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if context.depth == DEPTH:
+        context.depth = getattr(context, "depth", 0) + 1  # of this rendering
+        if context.depth > DEPTH:
             raise TemplateError(f"it calls macros more than {DEPTH} deep")
-        context.depth += 1
         found = super().call(context, obj.function if isinstance(obj, _Callable) else obj, *args, **kwargs)
         context.depth -= 1
         return _plain(found)
@@ -120,12 +115,8 @@ def _json(
 
 
 def _date(form: str) -> str:
-    def part(found: re.Match) -> str:
-        if found[2] not in DAY:
-            raise TemplateError(f"strftime_now does not serve {found[0]}, which may depend on the machine")
-        return (DAY[found[2]].lstrip("0") or "0") if found[1] else DAY[found[2]]
-
-    return re.sub("%(-?)(.)", part, form)
+    why = "strftime_now does not serve %{}, which may depend on the machine"
+    return re.sub("%(-?.)", lambda found: DAY.get(found[1]) or _raise(why.format(found[1])), form)
 
 
 def _same(value: Any, other: Any) -> bool:
@@ -133,7 +124,7 @@ def _same(value: Any, other: Any) -> bool:
     return any(value is one and other is one for one in (None, True, False))
 
 
-def _raise(message: str) -> None:
+def _raise(message: str) -> NoReturn:
     raise TemplateError(str(message))
 
 
@@ -142,9 +133,7 @@ def _compiled(template: str) -> Any:
     return _Environment().from_string(template)
 
 
-def rendered(
-    template: str, messages: list, *, asks: bool, tokens: Mapping[str, str], most: float = math.inf
-) -> list[str]:
+def rendered(template: str, messages: list, *, asks: bool, tokens: Mapping[str, str], most: float) -> list[str]:
     """Return what a template writes of a conversation, in pieces.
 
     Args:

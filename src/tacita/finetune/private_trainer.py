@@ -122,15 +122,11 @@ class PrivateTrainer(Trainer):
         args.gradient_accumulation_steps, args.max_grad_norm, args.max_steps = 1, 0.0, self.oracle.planned_queries
         super().__init__(model=model, args=args, **others)
 
-    @property
-    def state(self) -> Any:
-        """The state of the training, which is written without the folders of this machine."""
-        return self._state
-
-    @state.setter
-    def state(self, state: Any) -> None:
-        self._state = state
-        state.save_to_json = partial(_save_state, state)
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Write each state of the training that a Trainer makes without the folders of this machine."""
+        if name == "state":
+            value.save_to_json = partial(_save_state, value)
+        super().__setattr__(name, value)
 
     def get_epsilon(self) -> float:
         """Return epsilon of the plan at the target's delta."""
