@@ -5,6 +5,7 @@ these libraries: tests/gradients/test_coverage.py.
 """
 
 import importlib
+import json
 import runpy
 import sys
 import warnings
@@ -322,6 +323,34 @@ def test_an_adapter_of_the_trainer_names_no_base_and_loads(tmp_path):
     loaded = peft.PeftModel.from_pretrained(base(), tmp_path / "a")
     trained = peft.get_peft_model_state_dict(adapted)
     assert all(torch.equal(one, trained[name]) for name, one in peft.get_peft_model_state_dict(loaded).items())
+
+
+def test_nothing_that_the_trainer_writes_has_a_path_of_this_machine(tmp_path):
+    """transformers writes the path of the best checkpoint, which it needs itself, into the state of each."""
+    for library in ("transformers", "accelerate"):
+        pytest.importorskip(library)
+    import transformers
+
+    config = transformers.GPT2Config(vocab_size=20, n_positions=8, n_embd=8, n_layer=1, n_head=2)
+    ids = torch.arange(48).reshape(6, 8) % 20
+    rows = [{"input_ids": row, "attention_mask": torch.ones_like(row), "labels": row} for row in ids]
+    steps = {f"{name}_steps": 1 for name in ("save", "eval")} | dict.fromkeys(
+        ("save_strategy", "eval_strategy"), "steps"
+    )
+    trainer = tacita.finetune.PrivateTrainer(
+        transformers.GPT2LMHeadModel(config),
+        arguments(tmp_path, max_steps=3, per_device_train_batch_size=3, load_best_model_at_end=True, **steps),
+        train_dataset=rows, eval_dataset=rows, target_epsilon=3.0, target_delta=1e-3, num_records=6,
+    )  # fmt: skip
+    trainer.train()
+    trainer.save_state()
+    trainer.save_model()
+    best = json.loads((tmp_path / "trainer_state.json").read_text())["best_model_checkpoint"]
+    assert best == f"checkpoint-{trainer.state.best_global_step}"
+    assert trainer.state.best_model_checkpoint == str(tmp_path / best)
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(written) > 20
+    assert not [path for path in written if str(tmp_path).encode() in path.read_bytes()]
 
 
 def test_the_trainer_takes_users(tmp_path):

@@ -2,14 +2,14 @@
 
 import json
 import re
+from datetime import datetime
 
 import numpy as np
 import pytest
 
-from tacita.finetune import ChatTemplate, EncodedTexts, TokenEncoder
-from tacita.finetune.chat import MARK, written
+from tacita.finetune import ChatTemplate, EncodedTexts, TokenEncoder, chat
 from tacita.finetune.encoding import NOTHING
-from tacita.finetune.records import read_line
+from tacita.finetune.records import Turn, read_line
 from tests.finetune.toy import FIRST, Tokenizer, spell
 
 END = "<|end|>"  # the end token of the toy tokenizer
@@ -74,6 +74,10 @@ class Words(Tokenizer):
     """The toy tokenizer with a template in Jinja."""
 
 
+def written(*given, **settings):
+    return "".join(chat.written(*given, **settings))
+
+
 @pytest.mark.parametrize("name", READ)
 def test_what_the_assistant_says_is_the_target(name, tmp_path):
     words = Words(READ[name])
@@ -103,6 +107,16 @@ def test_a_template_writes_the_same_date_on_every_day():
     assert written(words, messages, asks=False).startswith("\n26 Jul 2024")
 
 
+def test_no_date_depends_on_the_time_zone_the_language_or_the_system():
+    """``%s`` counts seconds in local time; a directive that the template's own table lacks is refused."""
+    day = datetime(2024, 7, 26)
+    for form in ("%Y-%m-%d", "%A, %B %d, %Y", "%a %b %-d %-m %H:%M:%S", "%j%%s %F %T %y %I %p %e", "%"):
+        assert written(Words("{{ strftime_now('" + form + "') }}"), [], asks=False) == day.strftime(form)
+    for form in ("%s", "%c", "%x", "%-q", "%%%s"):
+        with pytest.raises(ValueError, match="which may depend on the machine"):
+            written(Words("{{ strftime_now('" + form + "') }}"), [], asks=False)
+
+
 def with_marks(template):
     user, assistant = template.split("{% else %}")
     said = f"{{%- generation -%}} {{{{ m.content }}}}{END} {{%- endgeneration +%}}"
@@ -119,19 +133,74 @@ def test_generation_marks_tell_what_the_assistant_says_and_no_text_forges_one(na
     (found,) = encoder.encode([read_line(json.dumps({"messages": messages}).encode()).record])
     said = [token for token, target in zip(found.ids, found.targets, strict=True) if target]
     assert said == [*spell(texts[1]), 0, *spell(texts[3]), 0]
-    whole = words(written(words, messages[:4], asks=False, mark=MARK).replace(MARK, ""))["input_ids"]
+    whole = words(written(words, messages[:4], asks=False))["input_ids"]
     assert found.ids == whole[: len(found.ids)]
-    assert read_line(json.dumps({"messages": [{**messages[1], "content": MARK}]}).encode()).record is None
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_prompt_is_written_as_the_records_were(name):
-    """The control of white space at a generation mark stays where the mark itself writes nothing."""
-    words, messages = Words(with_marks(REFUSED[name])), [{"role": "user", "content": "a"}]
-    messages += [{"role": "assistant", "content": "b"}, *messages]
-    marked = written(words, messages, asks=True, mark=MARK)
-    assert MARK in marked
-    assert written(words, messages, asks=True) == marked.replace(MARK, "")
+@pytest.mark.parametrize("form", ["{{ '%c' % n }}", "{{ '{:c}'.format(n) }}", "{{ '%c' | format(n) }}"])
+@pytest.mark.parametrize("number", [0, 65, 0xD800, 0xDFFF, 0x10FFFF])
+def test_no_number_of_a_text_and_no_empty_text_becomes_a_generation_mark(form, number):
+    number_of = "{% set n = m.content[-7:] | int(65) %}"
+    words = Words(with_marks(READ["ChatML"].replace("<|im_end|>", f"{number_of}{form}")))
+    said = [Turn("user", ""), Turn("user", f"{number:7}"), Turn("assistant", "yes")]
+    pieces = ChatTemplate(words).pieces(said)
+    assert [text for text, own in pieces if own] == [f"yes{END}"]
+    assert chr(number) in pieces[0][0]
+
+
+AROUND = [
+    "{% macro f(m) %}@{% endmacro %}{{ f(m) }}", "{% set x %}@{% endset %}{{ x }}", "{% filter trim %}@{% endfilter %}",
+    "{% block b %}{% generation %}{{ messages[0].content }}{% endgeneration %}{% endblock %}{{ self.b() }}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_a_mark_whose_place_is_not_known_is_refused(around):
+    said = around.replace("@", "{% generation %}{{ m.content }}{% endgeneration %}")
+    words = Words(f"{{% for m in messages %}}{said}{{% endfor %}}")
+    with pytest.raises(ValueError, match="a generation mark stands in a macro, a block or a set"):
+        ChatTemplate(words)
+
+
+DEEP = {
+    "macro": "{% macro f(t) %}{% if t %}{{ t[0] }}{{ f(t[1:]) }}{% endif %}{% endmacro %}{{ f(m.content) }}",
+    "loop": "{% for t in [m.content] recursive %}{{ t[0] }}{% if t[1:] %}{{ loop([t[1:]]) }}{% endif %}{% endfor %}",
+    "block": "{% set ns.t = m.content %}{% block b %}{% if ns.t %}{{ ns.t[0] }}{% set ns.t = ns.t[1:] %}{{ self.b() }}"
+    "{% endif %}{% endblock %}",
+    "caller": "{% macro g() %}{{ caller() }}{% endmacro %}{% macro f(t) %}{% if t %}{{ t[0] }}"
+    "{% call g() %}{{ f(t[1:]) }}{% endcall %}{% endif %}{% endmacro %}{{ f(m.content) }}",
+}
+
+
+@pytest.mark.parametrize("kind", DEEP)
+def test_how_deep_a_template_goes_into_a_text_does_not_depend_on_the_caller(kind):
+    words = Words("{% set ns = namespace() %}{% for m in messages %}" + DEEP[kind] + "|{% endfor %}")
+
+    def ends(length, below):
+        if below:
+            return ends(length, below - 1)
+        try:
+            return len(written(words, [{"role": "user", "content": "x" * length}], asks=False))
+        except Exception as error:
+            return type(error)
+
+    at_top, far_below = ([ends(length, below) for length in (5, *range(8, 40))] for below in (0, 500))
+    assert at_top == far_below
+    assert at_top[0] == 6
+    assert at_top[-1] is ValueError
+
+
+def test_what_a_template_writes_of_a_text_is_bounded():
+    """A text that it writes eight times is served; nine times would cost the time of a longer record."""
+    messages = [{"role": role, "content": "x" * 60_000} for role in ("system", "user", "assistant")]
+    record = read_line(json.dumps({"messages": messages}).encode()).record
+    for times in (7, 9):
+        more = "{% for _ in range(T) %}{{ m.content }}{% endfor %}".replace("T", str(times))
+        words = Words("{% for m in messages %}" + more + "{{ m.role }}" + END + "{% endfor %}")
+        (found,) = TokenEncoder(tokenizer=words, max_tokens=3000, chat=ChatTemplate(words)).encode([record])
+        assert found.counts == (times < 9)
+    with pytest.raises(ValueError, match="it writes more than 65,"):
+        ChatTemplate(Words("{{ 'x' * 66000 }}" + READ["ChatML"]))
 
 
 def test_what_a_template_writes_before_a_first_answer_is_no_target():

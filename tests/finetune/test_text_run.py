@@ -93,6 +93,7 @@ def base(folder, seed=0, kind="llama"):
         "gpt2": {},
         "mamba": dict(state_size=4),
         "rwkv": dict(context_length=32, num_hidden_layers=2),
+        "mixtral": dict(intermediate_size=24, num_key_value_heads=2, num_local_experts=4),
     }[kind]
     size = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=32) | size
     config = transformers.AutoConfig.for_model(kind, vocab_size=len(words), **size)
@@ -584,6 +585,50 @@ def test_a_model_that_no_program_serves_is_refused_in_words_of_the_command(place
     assert "loop" not in str(refused.value)
     with pytest.raises(UnsupportedModuleError, match=r"MODEL cannot be trained: .* Choose another one"):
         plan_in_words(Prepared.of(Files(Path("rwkv"), Path("d.jsonl")), settings("a", messages=False, max_tokens=16)))
+
+
+@pytest.mark.parametrize("given", [{}, {"targets": "q_proj,v_proj"}, {"targets": "gate"}, {"train": "full"}])
+def test_a_mixture_of_experts_is_refused_before_there_is_a_folder(given, place):
+    base("m", kind="mixtral")
+    with pytest.raises(
+        ValueError, match=r"a mixture of experts \(model\.layers\.0\.mlp\.experts\): .* without experts"
+    ):
+        run("a", **given)
+    assert not Path("a").exists()
+
+
+ADAPTERS = {
+    "a prompt of the words of a text": lambda: peft.PromptTuningConfig(
+        num_virtual_tokens=3, prompt_tuning_init="TEXT", prompt_tuning_init_text="hello", tokenizer_name_or_path="m",
+        task_type="CAUSAL_LM",
+    ),
+    "a prefix": lambda: peft.PrefixTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM"),
+    "scales": lambda: peft.IA3Config(target_modules=["k_proj", "down_proj"], feedforward_modules=["down_proj"]),
+    "LoRA by an expression": lambda: peft.LoraConfig(r=2, target_modules=r".*[qv]_proj", task_type="CAUSAL_LM"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ADAPTERS)
+def test_adapters_of_every_kind_are_trained_and_load(kind, place):
+    def under():
+        return transformers.AutoModelForCausalLM.from_pretrained("m")
+
+    model = peft.get_peft_model(under(), ADAPTERS[kind]())
+    before = scores(model.eval())
+    ids = torch.arange(160).reshape(20, 8)
+    tacita.fit(
+        model.train(), tacita.finetune.sequence_losses(),
+        {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids},
+        num_records=20, target_epsilon=8.0, target_delta=1e-3, epochs=1, expected_batch_size=10, folder="a",
+        publish="exported", progress=False,
+        export=lambda run, folder: tacita.finetune.save_adapter(run.model, folder / "adapter"),
+    )  # fmt: skip
+    assert not check_run("a").faults
+    given = json.loads(Path("a/adapter/adapter_config.json").read_text())
+    assert {value for name, value in given.items() if name.endswith("name_or_path")} <= {base_model.BY_HAND, None}
+    loaded = peft.PeftModel.from_pretrained(under(), "./a/adapter").eval()
+    assert torch.equal(scores(loaded), scores(model.eval()))
+    assert not torch.equal(scores(loaded), before)
 
 
 @pytest.mark.parametrize("train", ["lora", "full"])

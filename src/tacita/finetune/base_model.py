@@ -147,6 +147,12 @@ def open_model(folder: Path, settings: FinetuneSettings) -> nn.Module:
     set_dropout(config, settings.dropout)
     dtype = torch.float32 if settings.train == "full" else getattr(torch, settings.dtype)
     model = load_weights(folder, config=config, dtype=dtype)
+    if experts := next((name for name, _ in model.named_modules() if name.endswith("experts")), None):
+        raise ValueError(
+            f"MODEL is a mixture of experts ({experts}): which of them a token goes to decides on shapes, and no "
+            "choice of --targets or --train changes that. Choose a model without experts. (In Python, tacita.fit takes "
+            "one that is opened with experts_implementation='batched_mm'.)"
+        )
     for module in model.modules():
         if isinstance(module, _DropoutNd):
             module.p = settings.dropout
@@ -207,9 +213,8 @@ def save_adapter(model: Any, folder: Path) -> None:
     PEFT would write the base's path or name into its configuration and a card: a loader would take that for a folder,
     or for a model on the hub, and compare nothing.
     """
-    config = model.peft_config["default"]
-    config.base_model_name_or_path = BY_HAND
-    config.target_modules = sorted(config.target_modules)  # of a set each process has another order
+    config = vars(model.peft_config["default"])
+    config.update(_without_paths(config))
     # With embeddings PEFT asks the hub for a base of that name.
     model.save_pretrained(str(folder), safe_serialization=True, save_embedding_layers=False)
     (folder / "README.md").unlink(missing_ok=True)  # a template without a word on this model
@@ -218,7 +223,14 @@ def save_adapter(model: Any, folder: Path) -> None:
 def name_no_base(folder: Path) -> None:
     """Take the base's path or name out of the configuration that PEFT wrote."""
     config = folder / ADAPTER
-    config.write_text(json.dumps({**json.loads(config.read_text()), "base_model_name_or_path": BY_HAND}, indent=2))
+    config.write_text(json.dumps(_without_paths(json.loads(config.read_text())), indent=2))
+
+
+def _without_paths(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of an adapter without the names of base and tokenizer, and with lists in place of sets."""
+    lists = {name: sorted(value) for name, value in config.items() if isinstance(value, set)}  # in the same order
+    names = [name for name, value in config.items() if name.endswith("name_or_path") and value is not None]
+    return {**config, **lists, **dict.fromkeys([*names, "base_model_name_or_path"], BY_HAND)}
 
 
 @contextmanager

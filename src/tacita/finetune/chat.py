@@ -8,9 +8,11 @@ turn adds. Each piece is encoded apart from the others, so that no token spans t
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from math import inf
 from typing import Any
 
-from tacita.finetune.plain_templates import rendered
+from tacita.finetune.plain_templates import MARK, rendered
 from tacita.finetune.records import Turn
 
 SYNTHETIC, OTHER = (
@@ -21,7 +23,7 @@ SYNTHETIC, OTHER = (
     )
 )
 GENERATION = re.compile(r"\{%([-+]?)\s*(?:end)?generation\s*([-+]?)%\}")
-MARK = "\ud800"  # half of a surrogate pair, which no record can hold (records.py): none can forge it
+TIMES, OWN = 8, 2**16  # a template may write each letter eight times (JSON has six for one), and so many of its own
 WAY_OUT = (
     "give another with --template FILE, or --no-messages, and records with messages contribute nothing "
     "(in Python: set tokenizer.chat_template, or chat=None of TokenEncoder)"
@@ -81,7 +83,7 @@ class ChatTemplate:
             if turn.role != "assistant":
                 continue
             for end, asks in ((number, True), (number + 1, False)):
-                text = self._text(turns[:end], asks)
+                text = "".join(self._written(turns[:end], asks))
                 if not text.startswith(done):
                     return None
                 found.append((text[len(done) :], not asks and number > 0))  # a first turn has the template's own words
@@ -93,29 +95,31 @@ class ChatTemplate:
         answered = max((end for end, turn in enumerate(turns, 1) if turn.role == "assistant"), default=0)
         if not answered:
             return []
-        *parts, _ = self._text(turns[:answered], False).split(MARK)
-        if not parts or len(parts) % 2:
+        pieces = self._written(turns[:answered], False)
+        marks = [place for place, piece in enumerate(pieces) if piece is MARK]
+        if not marks or len(marks) % 2:
             raise ValueError("its generation marks are around no answer, or open.")
-        return [(part, number % 2 == 1) for number, part in enumerate(parts)]
+        ends = enumerate(pairwise([0, *marks]))
+        return [("".join(pieces[start:end]), number % 2 == 1) for number, (start, end) in ends]
 
     def tokens(self, text: str) -> list[int]:
         """Return the tokens of a piece, in which the template's own marks are tokens of their own."""
         return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
-    def _text(self, turns: Sequence[Turn], asks: bool) -> str:
+    def _written(self, turns: Sequence[Turn], asks: bool) -> list[str]:
         if not turns:  # before a first turn of the assistant; transformers refuses to write nothing
-            return ""
+            return []
         said = [{"role": turn.role, "content": turn.content} for turn in turns]
-        return written(self.tokenizer, said, asks=asks, mark=MARK)
+        most = OWN + TIMES * sum(len(turn.content) for turn in turns)
+        return written(self.tokenizer, said, asks=asks, most=most)
 
 
-def written(tokenizer: Any, messages: list, *, asks: bool, mark: str = "") -> str:
-    """Return a conversation as the template writes it, with a fixed date.
+def written(tokenizer: Any, messages: list, *, asks: bool, most: float = inf) -> list[str]:
+    """Return a conversation as the template writes it, in pieces: ``MARK`` is one where a generation mark stands.
 
-    A run that is killed and continued, tomorrow perhaps, reads the same records.
-
-    Args:
-        mark: What the template writes in place of each generation mark, whose control of white space stays.
+    The date is a fixed one: a run that is killed and continued, tomorrow perhaps, reads the same records.
     """
-    template = GENERATION.sub(rf"{{%\1 if true %}}{mark}{{% endif \2%}}", tokenizer.get_chat_template())
-    return rendered(template, messages, asks=asks, tokens=getattr(tokenizer, "special_tokens_map", {}))
+    # White space at a mark is controlled as before.
+    template = GENERATION.sub(r"{%\1 if true %}{{ generation_mark }}{% endif \2%}", tokenizer.get_chat_template())
+    tokens = getattr(tokenizer, "special_tokens_map", {})
+    return rendered(template, messages, asks=asks, tokens=tokens, most=most)

@@ -78,7 +78,7 @@ def generate(
     talks = not isinstance(prompt, str)
     if talks and tokenizer.chat_template is None:
         raise ValueError("messages need a chat template, which this run's tokenizer has not: give a prompt.")
-    text = written(tokenizer, prompt, asks=True) if talks else prompt
+    text = "".join(written(tokenizer, prompt, asks=True)) if talks else prompt
     ids = tokenizer(text, add_special_tokens=not talks, return_tensors="pt")
     length = ids["input_ids"].shape[1]
     positions = getattr(model.config, "max_position_embeddings", None) or max_new_tokens + length

@@ -65,7 +65,8 @@ def _sums(model: nn.Module, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
         raise ValueError(f"records have {batch['input_ids'].shape[-1]} tokens, and the model {most} positions.")
     ids, mask, labels = (batch[name].flatten(0, -2) for name in ("input_ids", "attention_mask", "labels"))
     places = {"position_ids": batch["position_ids"].flatten(0, -2)} if "position_ids" in batch else {}
-    scores = model(input_ids=ids, attention_mask=mask, use_cache=False, **places).logits[:, :-1].float().mT
+    logits = model(input_ids=ids, attention_mask=mask, use_cache=False, **places).logits
+    scores = logits[:, -ids.shape[1] : -1].float().mT  # those of a prompt that is learnt come first
     said = labels[:, 1:]
     said = said.where((said >= 0) & (said < scores.shape[1]), IGNORED)  # a model may read what it cannot say
     each = nn.functional.cross_entropy(scores, said, reduction="none", ignore_index=IGNORED)

@@ -1,10 +1,12 @@
 """A ``transformers.Trainer`` that trains privately, for scripts that are written around one."""
 
 import copy
+import dataclasses
 import os
 import secrets
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +122,12 @@ class PrivateTrainer(Trainer):
         args.gradient_accumulation_steps, args.max_grad_norm, args.max_steps = 1, 0.0, self.oracle.planned_queries
         super().__init__(model=model, args=args, **others)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Write each state of the training that a Trainer makes without the folders of this machine."""
+        if name == "state":
+            value.save_to_json = partial(_save_state, value)
+        super().__setattr__(name, value)
+
     def get_epsilon(self) -> float:
         """Return epsilon of the plan at the target's delta."""
         return self.oracle.ledger.epsilon(self._delta)
@@ -184,6 +192,12 @@ def _public(found: dict[str, float]) -> dict[str, float]:
         name: one for name, one in found.items()
         if name not in ("loss", "train_loss") and "_mem_" not in name and not name.endswith(TIMES)
     }  # fmt: skip
+
+
+def _save_state(state: Any, path: str) -> None:
+    """Write the state as ever, with the last part alone of the path of the best checkpoint."""
+    best = state.best_model_checkpoint
+    type(state).save_to_json(dataclasses.replace(state, best_model_checkpoint=best and Path(best).name), path)
 
 
 @contextmanager
