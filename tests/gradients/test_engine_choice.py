@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -166,3 +168,21 @@ def test_class_labels_in_bytes_are_named():
     data = torch.randn(9, 3), torch.zeros(9, dtype=torch.uint8)
     with pytest.raises(UnsupportedModuleError, match=r"class labels.* are neither int64 nor int32: write .long\(\)"):
         NetworkSource(torch.nn.Linear(3, 2), cross_entropy, data)
+
+
+class Given:
+    """An engine whose sums are given, of one parameter and one row."""
+
+    def __init__(self, gradient):
+        self.params = {"w": torch.tensor([gradient])}
+        self.shapes, self._device = {"w": torch.Size([1])}, torch.device("cpu")
+
+    def weighted_sums(self, rule, groups):
+        return SimpleNamespace(values=[self.params], norms=self.params["w"].abs().reshape(1, 1))
+
+
+@pytest.mark.parametrize(("small_row", "named"), [((3e-10, 1e-10), False), ((3e-3, 1e-3), True)])
+def test_what_rounding_makes_of_a_row_without_a_gradient_is_no_difference(small_row, named):
+    """Queries alone are trained, and one synthetic row has equal tokens: its gradient is nothing but rounding."""
+    pairs = [(Given(1.0), Given(1.0)), tuple(map(Given, small_row))]
+    assert engine_choice._difference(pairs) == "it does not give the gradient of 'w' on synthetic rows" * named

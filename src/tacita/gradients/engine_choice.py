@@ -1,7 +1,7 @@
 """The choice of the engine that serves a network: made once, before any data is used."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -75,13 +75,12 @@ class MethodChoice:
         if self.programs is None:
             return
         with refusing(self.method), plain_autograd():
-            drawing = self.programs.program(params)[0].draws
-            reason = self._obstacle(model, loss_fn, params, probe, drawing=drawing) if probe is not None else ""
-            if reason:
+            self.programs.program(params)
+            if probe is not None and (reason := self._obstacle(model, loss_fn, params, probe, self.programs)):
                 raise UnsupportedModuleError(reason)
 
     def _obstacle(
-        self, model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], probe: Any, *, drawing: bool
+        self, model: nn.Module, loss_fn: LossFn, params: Mapping[str, Tensor], probe: Any, programs: Programs
     ) -> str:
         """Return in what the engine differs from the loop; empty if in nothing.
 
@@ -91,20 +90,19 @@ class MethodChoice:
 
         moved = {name: _moved(one) for name, one in params.items()}  # zeros hide what comes before them
 
-        def differ(batch: Any) -> str:
+        def engines(batch: Any) -> tuple[ChunkedEngine, ChunkedEngine]:
             tensors, rebuild = flatten(batch, len(tensors_in(batch)[0]))
             chunks = [Chunk(rebuild([one.clone() for one in tensors]), len(tensors[0]), 0)]
             given = model, loss_fn, moved, chunks, torch.arange(len(tensors[0]))
-            return _difference(self.engine(*given), LoopEngine(*given))
+            return self.engine(*given), LoopEngine(*given)
 
+        drawing = programs.program(params)[0].draws
         batches = [row(probe, index) for index in range(ROWS)] if drawing else [probe]
-        reason = next((reason for reason in map(differ, batches) if reason), "")
-        if reason and drawing:  # maybe in another order
-            with evaluating(model):
-                assert self.programs is not None
-                calm = not self.programs.program(params)[0].draws
-                return next((reason for reason in map(differ, [probe] if calm else batches) if reason), "")
-        return reason
+        if not (reason := _difference(map(engines, batches))) or not drawing:
+            return reason
+        with evaluating(model):  # the coins come in another order, maybe
+            calm = not programs.program(params)[0].draws
+            return _difference(map(engines, [probe] if calm else batches))
 
 
 def choose_method(method: str, model: nn.Module, loss_fn: LossFn, *, like: Any, build: Any = None) -> MethodChoice:
@@ -201,27 +199,33 @@ def _moved(tensor: Tensor) -> Tensor:
     return tensor + (0.02 * noise).to(tensor.device, tensor.dtype)
 
 
-def _difference(engine: ChunkedEngine, definition: ChunkedEngine) -> str:
+def _difference(pairs: Iterable[tuple[ChunkedEngine, ChunkedEngine]]) -> str:
     """Name a parameter whose gradient differs from the definition's by more than rounding; empty if there is none.
 
-    Rounding is that of the narrowest dtype in which the definition computes: under autocast it is not the parameters'.
+    Rounding is that of the narrowest dtype in which the definition computes, which under autocast is not the
+    parameters', and in proportion to all rows: a row of equal tokens may have no gradient but what rounding makes.
     """
-    groups = {name: (name,) for name in definition.shapes}
-    device = next(iter(definition.params.values())).device
-    with seeded(0, device), _Precision() as precision:
-        expected = definition.weighted_sums(torch.ones_like, groups)
-    with seeded(0, device):
-        got = engine.weighted_sums(torch.ones_like, groups)
-    scale = max(expected.norms.nan_to_num(0.0, 0.0).sum().item(), torch.finfo(torch.float32).tiny)
-    for column, (name, shape) in enumerate(definition.shapes.items()):
-        tolerance = max(precision.eps, min(0.1, 1000 * torch.finfo(definition.params[name].dtype).eps))
-        off = (got.values[0][name] - expected.values[0][name]).abs().nan_to_num(0.0, 0.0).max().item()
-        norms = expected.norms[:, column]
-        norms = norms / round_up(torch.ones_like(norms), shape.numel())  # which made them bounds
-        low = (norms - got.norms[:, column]).nan_to_num(0.0, 0.0).max().item()
-        if max(off, low) > tolerance * scale:
-            return f"it does not give the gradient of {name!r} on synthetic rows"
+    found = [(definition, *_both(engine, definition)) for engine, definition in pairs]
+    scale = max(sum(one.norms.nan_to_num(0.0, 0.0).sum().item() for _, _, one, _ in found), 1e-37)
+    for definition, got, expected, eps in found:
+        for column, (name, shape) in enumerate(definition.shapes.items()):
+            tolerance = max(eps, min(0.1, 1000 * torch.finfo(definition.params[name].dtype).eps))
+            off = (got.values[0][name] - expected.values[0][name]).abs().nan_to_num(0.0, 0.0).max().item()
+            norms = expected.norms[:, column]
+            norms = norms / round_up(torch.ones_like(norms), shape.numel())  # which made them bounds
+            low = (norms - got.norms[:, column]).nan_to_num(0.0, 0.0).max().item()
+            if max(off, low) > tolerance * scale:
+                return f"it does not give the gradient of {name!r} on synthetic rows"
     return ""
+
+
+def _both(engine: ChunkedEngine, definition: ChunkedEngine) -> tuple[Any, Any, float]:
+    """Return what the engine and the definition add up, under the same coins, and the definition's rounding."""
+    groups = {name: (name,) for name in definition.shapes}
+    with seeded(0, definition._device), _Precision() as precision:
+        expected = definition.weighted_sums(torch.ones_like, groups)
+    with seeded(0, definition._device):
+        return engine.weighted_sums(torch.ones_like, groups), expected, precision.eps
 
 
 class _Precision(TorchDispatchMode):
