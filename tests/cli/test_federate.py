@@ -256,6 +256,23 @@ def test_an_interrupted_run_keeps_its_settings(clients, change, differ):
         run_simulation(SimulationSettings.from_toml(toml(settings_of(clients, **change))))
 
 
+def test_an_interrupted_run_keeps_its_data(clients):
+    """Rounds that are made again would have other values under the same noise."""
+
+    def stop(share):
+        raise KeyboardInterrupt
+
+    settings = SimulationSettings.from_toml(toml(settings_of(clients)))
+    with pytest.raises(KeyboardInterrupt):
+        run_simulation(settings, stop)
+    with np.load(clients / "clients.npz") as archive:
+        kept = dict(archive)
+    np.savez(clients / "clients.npz", **{**kept, "features": kept["features"] + np.eye(*kept["features"].shape)})
+    with pytest.raises(tacita.ResumeError, match="data are not those that the run in output 'run' started with"):
+        run_simulation(settings)
+    np.savez(clients / "clients.npz", **kept)
+
+
 def test_cells_that_are_no_number_decide_no_message(clients):
     features = np.full((60, 3), np.nan)
     np.savez(clients / "clients.npz", features=features, labels=np.full(60, np.inf), owners=np.arange(60) % 7)

@@ -38,7 +38,7 @@ def rows_of(client, rows=None, seed=0):
 
 
 @contextmanager
-def clients_in(folder, settings=SETTINGS, numbers=None, model=None):
+def clients_in(folder, settings=SETTINGS, numbers=None, model=None, **more):
     """The residents of a federation by number, each with a seeded key, in ``folder/NUMBER``."""
     with ExitStack() as stack:
         yield {
@@ -50,6 +50,7 @@ def clients_in(folder, settings=SETTINGS, numbers=None, model=None):
                     folder=folder / str(number),
                     model=model,
                     randomness=tacita.Randomness.insecure(number),
+                    **more,
                 )
             )
             for number in (range(settings.clients) if numbers is None else numbers)

@@ -173,8 +173,8 @@ def test_a_wrong_broadcast_costs_nothing(tmp_path, change):
 @pytest.mark.parametrize("restarted", [False, True], ids=["going on", "restarted"])
 def test_a_broadcast_of_a_round_that_is_over_is_not_answered(tmp_path, restarted):
     """It says that message 1 was accepted, of which the client still keeps the state before it: it would move."""
-    server = SETTINGS.coordinator()
-    with clients_in(tmp_path, numbers=[0]) as residents:
+    server, told = SETTINGS.coordinator(), list[str]()
+    with clients_in(tmp_path, numbers=[0], tell=told.append) as residents:
         for _ in range(2):
             (broadcast,) = server.broadcasts([0]).values()
             server.receive({0: residents[0].answer(broadcast)})
@@ -183,9 +183,11 @@ def test_a_broadcast_of_a_round_that_is_over_is_not_answered(tmp_path, restarted
             assert residents[0].answer(over) == b""
             assert residents[0].answer(again) != b""
     if restarted:
-        with clients_in(tmp_path, numbers=[0]) as residents:
+        with clients_in(tmp_path, numbers=[0], tell=told.append) as residents:
             assert residents[0].answer(over) == b""
             assert residents[0].answer(again) != b""
+    (said,) = [words for words in told if "is not answered" in words]
+    assert "a server asks for round 1, and this client has answered round 2" in said
 
 
 @pytest.mark.parametrize("point", [torch.nan, torch.inf, 1e38])
@@ -387,7 +389,7 @@ def test_a_folder_takes_one_client_of_one_federation(tmp_path):
         with pytest.raises(LedgerError), joined(SETTINGS, rows_of(0), number=0, folder=tmp_path / "0"):
             pass
         exchange(residents, SETTINGS.coordinator())
-    others = "settings, model or data"
+    others = "model or data"
     for change, says in (
         ({"settings": QUIET}, "epsilon is 8.0 there and .* here, rounds is 4 there and 40 here"),
         ({"number": 1}, others),

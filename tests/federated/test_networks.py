@@ -160,7 +160,7 @@ def test_the_folder_of_a_network_takes_no_other(tmp_path):
     with networks_in(tmp_path):
         pass
     for change in ({"model": network(width=5)}, {"data": records_of(0, 9)}, {"loss": absolute_error}):
-        with pytest.raises(ResumeError, match="settings, model or data"), networks_in(tmp_path, **change):
+        with pytest.raises(ResumeError, match="model or data are not those"), networks_in(tmp_path, **change):
             pass
 
 

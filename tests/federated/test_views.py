@@ -93,7 +93,7 @@ def test_a_round_is_as_loud_as_it_is_said_to_be(privacy, std):
     run = simulation(STILL, clip_sgd(lr=1e-9), privacy=privacy, rounds=50)
     words = " ".join(protected_from(run, 1e-5))
     said = re.search(
-        r"its (\S+) messages .* deviation of (\S+) .* about (\S+)\. That is (\S+) .* be, (\S+)\. At", words
+        r"its (\S+) messages .* deviation of (\S+) .* about (\S+)\. That is (\S+) .* be, (\S+)\. If", words
     )
     assert said is not None
     asked = privacy.expected_clients(9)

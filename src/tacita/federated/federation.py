@@ -360,7 +360,7 @@ def joined(
     hold_to(place.private / SETTINGS, settings.public)
     bound = json.dumps([federation, number, *(list(x.shape) for x in arrays)]).encode()
     with run.ledger(neighboring_relation="replace_one", privacy_unit=UNIT) as ledger:
-        run.bind([bound, *map(_bytes_of, arrays)], "settings, model or data")
+        run.bind([bound, *map(_bytes_of, arrays)], "the number of the client (--client), model or data")
         oracle = GradientOracle(
             GuardedSource(source, note_in(place)),
             estimator=settings.build_algorithm().estimator(float(settings.expected_rows)),

@@ -241,6 +241,6 @@ def _serve(grid: "Grid", settings: "FederationSettings", folder: "ServerFolder",
         seconds=float(config.get("seconds", SECONDS)),
         report=report,
         asking=folder.begin,
-        waiting=lambda there: say(f"waiting for clients: {there} of {minimum} are there"),
+        waiting=lambda there: say(f"waiting for clients: {there} of {minimum} are there (--minimum-clients)"),
     )
     folder.publish(coordinator)

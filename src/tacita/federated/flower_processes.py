@@ -337,8 +337,8 @@ class Serving:
         if nobody:
             raise TacitaError(
                 f"the last {nobody} of {settings.rounds} rounds had no client's message, so that model.npz is not the "
-                "model of a whole run. A client whose messages are used up says so on its terminal: a federation whose "
-                "server may be stopped needs more spare_messages."
+                "model of a whole run. A client says on its terminal why it does not answer: another folder of the "
+                "server, or messages that are used up (then the federation needs more spare_messages)."
             )
 
     def _flwr(self, *arguments: str) -> None:

@@ -164,6 +164,10 @@ class Resident:
         if record.refused:
             self._tell(f"the server has refused the last message: {record.refused[:40]!r}")
         if record.round < self._round and self._client.remembers:
+            self._tell(
+                f"a server asks for round {record.round + 1}, and this client has answered round {self._round + 1}: it "
+                "is not answered. A server that is started again needs its own folder (serve --output)."
+            )
             raise WireError(
                 "the broadcast is of a round that is over: what it says of the last message is out of date."
             )

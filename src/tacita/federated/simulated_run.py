@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ from tacita.ledger import Ledger, Statement, statement
 from tacita.random import Randomness
 from tacita.runs.folder import RunFolder
 from tacita.runs.run_facts import run_facts
+from tacita.runs.run_lifecycle import RunLifecycle
 from tacita.runs.sealed_run import TEXT, publish
 
 EVERY = 100  # rounds between checkpoints
@@ -105,7 +107,10 @@ def run_simulation(settings: SimulationSettings, progress: Callable[[float], Non
         return tidied(folder)
     unfinished = folder.unfinished
     if not (unfinished or folder.empty):
-        raise ResumeError(f"output must be a new folder, or that of an unfinished simulation, got {settings.output!r}.")
+        raise ResumeError(
+            f"output must be a new folder, or that of an unfinished simulation, got {settings.output!r}. If its run is "
+            "finished, tacita show says what is there."
+        )
     problem = read_clients(settings)
     weights = read_weights(settings, problem.num_clients)
     strategy, chosen = None, list[str]()
@@ -124,6 +129,7 @@ def run_simulation(settings: SimulationSettings, progress: Callable[[float], Non
         if not unfinished:  # before there is a ledger, so that a run that is killed from here on is continued
             randomness.save(folder.key)
         hold_to(folder.private / "settings.json", _config(settings))
+        RunLifecycle(folder, randomness, argument="output").bind([Path(settings.data).read_bytes()], "data")
     ledger = _ledger(settings, folder)
     try:
         simulation = _built(settings, strategy, problem, weights, ledger=ledger, randomness=randomness)

@@ -27,7 +27,7 @@ FLOATING_POINT = (
 )
 CAVEATS = (
     "Whoever holds the key file of a run, from which its noise was drawn, and also its releases can remove the noise: "
-    "keep the file secret, and delete it at the end. Runs of tacita train, tacita finetune and tacita.fit do both "
+    "keep the file secret, and delete it at the end. Runs of tacita train, finetune, federate and tacita.fit do both "
     "themselves: the file lies in private/, which is removed. Deletion on solid-state disks is not claimed.",
     FLOATING_POINT,
     "Only the privacy unit is protected. If a unit is one row, somebody with several rows is protected less; facts "

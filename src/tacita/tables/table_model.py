@@ -222,11 +222,13 @@ def _no_table(folder: Path, stated: Mapping[str, Any]) -> str:
     """Return what a run is that was not trained on a table, and how its weights are read."""
     named = stated.get("model")
     what = f" ({named})" if isinstance(named, str) else ""
-    return (
+    words = (
         f"{str(folder)!r} holds a finished run, but no model of a table{what}: without {PREPROCESSING} nothing says "
-        "how the columns of a file become features. Predictions are for runs of tacita train. The weights of this one "
-        f"are in {MODEL}: safetensors.torch.load_file({str(folder / MODEL)!r}) reads them."
+        "how the columns of a file become features. Predictions are for runs of tacita train."
     )
+    if not (folder / MODEL).exists():
+        return words
+    return f"{words} The weights are in {MODEL}: safetensors.torch.load_file({str(folder / MODEL)!r}) reads them."
 
 
 def as_dates(days: np.ndarray, scale: float) -> np.ndarray:
