@@ -62,8 +62,8 @@ def loudness(
     return (
         f"{LOUD}the noise in the mean of its {messages:.6g} messages has a standard deviation of {std} "
         f"in each coordinate and a norm of about {norm:.3g}. That is {norm / most:.3g} times the most that the mean of "
-        f"clipped messages can be, {most:.3g}. If that is much, the model may be no better than chance: more clients or "
-        "fewer weights help, fewer rounds hardly; in a simulation, one record as the unit or a trusted server."
+        f"clipped messages can be, {most:.3g}. If that is much, the model may be no better than chance: more clients "
+        "or fewer weights help, fewer rounds hardly; in a simulation, one record as the unit or a trusted server."
     )
 
 
