@@ -58,7 +58,7 @@ def files(tmp_path, monkeypatch):
             ],
             "PYTHONPATH",
         ),
-        (["join", "federation.toml", "rows.npz", "--client", "4", "--output", "mine"], "number must be from 0 to 3"),
+        (["join", "federation.toml", "rows.npz", "--client", "4", "--output", "mine"], "must be from 0 to 3"),
         ([*SERVE, "--model", "no:net"], "allow it with --trust-code"),
         (
             ["join", "federation.toml", "rows.npz", "--client", "1", "--output", "mine", "--model", "no:net"],

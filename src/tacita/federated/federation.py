@@ -353,7 +353,7 @@ def joined(
     """
     settings.check()
     if not 0 <= _validate.count("number", number, at_least=0) < settings.clients:
-        raise ValueError(f"number must be from 0 to {settings.clients - 1}, got {number}.")
+        raise ValueError(f"number (--client) must be from 0 to {settings.clients - 1}, got {number}.")
     source, arrays, federation = settings._source(data, model, loss)
     place = RunFolder(folder)
     run = RunLifecycle.start(place, randomness)
