@@ -1,6 +1,7 @@
 """What a run keeps of its settings: a resumed one is held to all of them, and the statement names data and base."""
 
 import hashlib
+import json
 from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -202,11 +203,18 @@ def test_the_configuration_of_an_adapter_names_no_base(base, tmp_path, monkeypat
     config = SimpleNamespace(base_model_name_or_path=str(base), target_modules={"v_proj", "q_proj"})
     monkeypatch.setattr("tacita.finetune.text_run.card", lambda *_: "the card")
     monkeypatch.setattr(Model, "peft_config", {"default": config}, raising=False)
-    for kind in (Model, Tokenizer):
-        monkeypatch.setattr(kind, "save_pretrained", lambda own, folder, **_: Path(folder).mkdir(exist_ok=True), False)
+
+    def save(own, folder, **_):
+        Path(folder).mkdir(exist_ok=True)
+        (Path(folder) / base_model.ADAPTER).write_text(json.dumps({**vars(config), "init": {"cache": str(base)}}))
+
+    monkeypatch.setattr(Model, "save_pretrained", save, False)
+    monkeypatch.setattr(Tokenizer, "save_pretrained", lambda *_, **more: None, False)
     prepared(base, train="lora").export(SimpleNamespace(statement=SimpleNamespace(to_json=dict)), tmp_path)
     assert vars(config) == {"base_model_name_or_path": base_model.BY_HAND, "target_modules": ["q_proj", "v_proj"]}
     assert str(tmp_path) not in (tmp_path / CONFIG).read_text()
+    (written,) = tmp_path.rglob(base_model.ADAPTER)
+    assert json.loads(written.read_text()) == {**vars(config), "init": {"cache": base_model.BY_HAND}}
 
 
 @pytest.mark.parametrize("kind", ["missing_keys", "mismatched_keys"])

@@ -600,7 +600,7 @@ def test_a_mixture_of_experts_is_refused_before_there_is_a_folder(given, place):
 ADAPTERS = {
     "a prompt of the words of a text": lambda: peft.PromptTuningConfig(
         num_virtual_tokens=3, prompt_tuning_init="TEXT", prompt_tuning_init_text="hello", tokenizer_name_or_path="m",
-        task_type="CAUSAL_LM",
+        tokenizer_kwargs={"cache_dir": "/x/cache"}, task_type="CAUSAL_LM",
     ),
     "a prefix": lambda: peft.PrefixTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM"),
     "scales": lambda: peft.IA3Config(target_modules=["k_proj", "down_proj"], feedforward_modules=["down_proj"]),
@@ -626,6 +626,7 @@ def test_adapters_of_every_kind_are_trained_and_load(kind, place):
     assert not check_run("a").faults
     given = json.loads(Path("a/adapter/adapter_config.json").read_text())
     assert {value for name, value in given.items() if name.endswith("name_or_path")} <= {base_model.BY_HAND, None}
+    assert "/x" not in json.dumps(given)
     loaded = peft.PeftModel.from_pretrained(under(), "./a/adapter").eval()
     assert torch.equal(scores(loaded), scores(model.eval()))
     assert not torch.equal(scores(loaded), before)

@@ -181,7 +181,16 @@ class Given:
         return SimpleNamespace(values=[self.params], norms=self.params["w"].abs().reshape(1, 1))
 
 
-@pytest.mark.parametrize(("small_row", "named"), [((3e-10, 1e-10), False), ((3e-3, 1e-3), True)])
+@pytest.mark.parametrize(
+    ("small_row", "named"),
+    [
+        ((3e-10, 1e-10), False),
+        ((3e-3, 1e-3), True),
+        ((torch.nan, 1e-10), True),
+        ((torch.inf, 1e-10), True),
+        ((1.0, torch.nan), False),
+    ],
+)
 def test_what_rounding_makes_of_a_row_without_a_gradient_is_no_difference(small_row, named):
     """Queries alone are trained, and one synthetic row has equal tokens: its gradient is nothing but rounding."""
     pairs = [(Given(1.0), Given(1.0)), tuple(map(Given, small_row))]

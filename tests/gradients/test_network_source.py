@@ -663,7 +663,7 @@ def test_a_rule_of_the_users_own_never_gets_the_data_themselves(model, name, mon
         return getattr(LinearRule, name)(self, use, *given, **switches)
 
     monkeypatch.setitem(RULES, nn.functional.linear, type("Writing", (LinearRule,), {name: writing})())
-    monkeypatch.setattr("tacita.gradients.engine_choice._difference", lambda engine, definition: "")
+    monkeypatch.setattr("tacita.gradients.engine_choice._difference", lambda pairs: "")
     x, y = torch.randn(12, 4), torch.randn(12)
     before = x.clone()
     for loss_fn in (squared, lambda model, batch: nn.functional.linear(batch[0], model.weight.view(4, 1).t()).sum(1)):

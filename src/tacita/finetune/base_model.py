@@ -218,10 +218,11 @@ def save_adapter(model: Any, folder: Path) -> None:
     # With embeddings PEFT asks the hub for a base of that name.
     model.save_pretrained(str(folder), safe_serialization=True, save_embedding_layers=False)
     (folder / "README.md").unlink(missing_ok=True)  # a template without a word on this model
+    name_no_base(folder)
 
 
 def name_no_base(folder: Path) -> None:
-    """Take the base's path or name out of the configuration that PEFT wrote."""
+    """Take the base's path or name, and all paths of this machine, out of the configuration that PEFT wrote."""
     config = folder / ADAPTER
     config.write_text(json.dumps(_without_paths(json.loads(config.read_text())), indent=2))
 
@@ -230,7 +231,13 @@ def _without_paths(config: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of an adapter without the names of base and tokenizer, and with lists in place of sets."""
     lists = {name: sorted(value) for name, value in config.items() if isinstance(value, set)}  # in the same order
     names = [name for name, value in config.items() if name.endswith("name_or_path") and value is not None]
-    return {**config, **lists, **dict.fromkeys([*names, "base_model_name_or_path"], BY_HAND)}
+    return {**_relative(config), **lists, **dict.fromkeys([*names, "base_model_name_or_path"], BY_HAND)}
+
+
+def _relative(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _relative(one) for name, one in value.items()}
+    return BY_HAND if isinstance(value, str) and Path(value).is_absolute() else value
 
 
 @contextmanager
