@@ -318,7 +318,7 @@ def the_model_sees_the_batch():
 @bug(52, caught_by=[CHOICE + "test_a_program_that_differs_from_the_loop_is_refused"])
 def fast_engine_not_tried():
     """A fast engine is used without having been compared with the loop."""
-    swap(engine_choice._difference, lambda engine, definition: "")
+    swap(engine_choice._difference, lambda pairs: "")
 
 
 @bug(58, caught_by=[SOURCE + "test_a_record_is_collated_without_the_others"])
