@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -17,6 +17,10 @@ from tacita._whole_numbers import WHOLE
 from tacita.cli.outputs import check_folder, say_written
 from tacita.cli.train import FLAT, About
 from tacita.errors import TacitaError
+
+if TYPE_CHECKING:
+    from tacita.federated.federation import FederationSettings
+    from tacita.federated.resident import Resident
 
 STOP = (signal.SIGINT, signal.SIGTERM)
 NOTHING_SAID = About()
@@ -171,8 +175,7 @@ def join(
                 look_after()
             return bool(stopped)
 
-        _say(_at_most(statement(resident.ledger, settings.delta).to_json(), settings.messages))
-        _say(settings.loudness(resident.size))
+        _say(_at_most(resident, settings))
         ready = f"client {client} of {settings.name!r} answers at {os.fspath(path)}"
         resident.serve(path, until=over, ready=lambda: _say(ready))
         if not resident.used_up:
@@ -187,15 +190,18 @@ def join(
     return 0
 
 
-def _at_most(fields: dict[str, Any], messages: int) -> str:
-    """Return what a client may spend, in words, before it sends anything."""
+def _at_most(resident: "Resident", settings: "FederationSettings") -> str:
+    """Return what a client may spend, and how loud a round is, in words, before it sends anything."""
+    from tacita.ledger import statement
     from tacita.ledger.run_sections import epsilon_in_words, risk_in_words
     from tacita.ledger.verdict import verdict
 
+    fields = statement(resident.ledger, settings.delta).to_json()
     weighed = verdict(fields)
     return (
-        f"at most {counted(messages, 'message')}: epsilon {epsilon_in_words(weighed)} at delta {fields['delta']:g}, "
-        f"for {fields['privacy_unit']}. {risk_in_words(fields, weighed)}"
+        f"at most {counted(settings.messages, 'message')}: epsilon {epsilon_in_words(weighed)} at delta "
+        f"{fields['delta']:g}, for {fields['privacy_unit']}. {risk_in_words(fields, weighed)}\n"
+        f"{settings.loudness(resident.size)}"
     )
 
 
