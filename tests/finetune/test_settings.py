@@ -200,7 +200,7 @@ def test_a_base_is_named_without_the_folders_of_this_machine(typed):
 
 def test_the_configuration_of_an_adapter_names_no_base(base, tmp_path, monkeypatch):
     """PEFT takes a name for a folder where it is opened, or for a model of the hub."""
-    config = SimpleNamespace(base_model_name_or_path=str(base), target_modules={"v_proj", "q_proj"})
+    config = SimpleNamespace(base_model_name_or_path="m", target_modules={"v_proj", "q_proj"})
     monkeypatch.setattr("tacita.finetune.text_run.card", lambda *_: "the card")
     monkeypatch.setattr(Model, "peft_config", {"default": config}, raising=False)
 
