@@ -112,7 +112,7 @@ def from_wire(data: bytes) -> Record:
 
     Example:
         >>> from_wire(to_wire(Greeting("clinics", b"?")))
-        Greeting(federation='clinics', challenge=b'?')
+        Greeting(federation='clinics', challenge=b'?', settings={})
     """
     try:
         return _decoder.decode(data)
