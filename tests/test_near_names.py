@@ -4,7 +4,7 @@ import pytest
 
 from tacita._near_names import did_you_mean
 
-KNOWN = ("epsilon", "delta", "sample_rate", "sample_rates")
+KNOWN = ("epsilon", "delta", "sample_rate", "sample_rates", "rounds", "clients_per_round")
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,8 @@ KNOWN = ("epsilon", "delta", "sample_rate", "sample_rates")
         ("epsilom", " Did you mean 'epsilon'?"),
         ("rate", " Did you mean 'sample_rate'?"),
         ("sample-rate", " Did you mean 'sample_rate' or 'sample_rates'?"),
-        ("rows", ""),
+        ("round", " Did you mean 'rounds' or 'clients_per_round'?"),
+        ("lines", ""),
         ("", ""),
         ("epsilon" * 10**5, ""),
     ],

@@ -9,7 +9,7 @@ LONGEST = 200  # characters; no name of ours is near a longer one
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a sentence with up to three of the ``known`` names that are near ``name``, or an empty text.
 
-    Near are those that hold it as one of their words, else those that are spelt nearly alike. The text begins with a
+    Near are those that are spelt nearly alike, then those that hold it as one of their words. The text begins with a
     space, so that it can follow the end of any message.
 
     Example:
@@ -19,5 +19,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         ''
     """
     names = list(known)
-    near = [one for one in names if name in one.split("_")][:3] or difflib.get_close_matches(name[:LONGEST], names)
+    holding = [one for one in names if name in one.split("_")]
+    near = [*dict.fromkeys([*difflib.get_close_matches(name[:LONGEST], names), *holding])][:3]
     return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""

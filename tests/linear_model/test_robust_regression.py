@@ -45,6 +45,7 @@ def test_a_quantile_is_kept(quantile):
     """A smaller clipping threshold would shrink the larger side of the loss alone, and cover less."""
     X, y = table(20_000)
     found = PrivateQuantileRegressor(epsilon=1.0, quantile=quantile, **SETTINGS).fit(X, y)
+    assert found.ledger_.sessions[-1].queries_made == found.plan_.steps == 49
     assert (y <= found.predict(X)).mean() == pytest.approx(quantile, abs=0.02)
     plain = QuantileRegressor(quantile=quantile, alpha=0.0).fit(X[:3000], y[:3000])
     assert found.coef_ == pytest.approx(plain.coef_, abs=0.2)
